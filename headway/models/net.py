@@ -1,0 +1,110 @@
+"""Net: h = body(x) are the features, z = head(h) the logits; and the views of it that methods use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headway.local import Names
+from headway.tree import Tree
+
+RUNNING = ("running_mean", "running_var")
+
+
+class Normalise(nn.Module):
+    """Stored values -> floats of about zero mean and unit spread, channel by channel (or feature by feature)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], scale: float, dims: int):
+        super().__init__()
+        shape = (-1,) + (1,) * (dims - 1)  # images [C, H, W], tables [F]
+        self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(shape), persistent=False)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.float() * self.scale - self.mean) / self.std  # [B, ...]
+
+
+def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:
+    """Parts of nearly equal size for evaluation. A single sample is doubled: batch statistics need two values."""
+    if len(x) == 1:
+        x = x.repeat(2, *([1] * (x.ndim - 1)))
+    return x.tensor_split(max(1, -(-len(x) // batch)))
+
+
+class Net(nn.Module):
+    """h = body(x) are the features, z = head(h) the logits."""
+
+    def __init__(self, body: nn.Module, head: nn.Module, classes: int, inputs: nn.Module | None = None):
+        super().__init__()
+        self.body, self.head, self.classes = body, head, classes
+        self.inputs = nn.Identity() if inputs is None else inputs
+
+    def features(self, x: Tensor) -> Tensor:
+        h: Tensor = self.body(self.inputs(x))
+        return h  # [B, d]
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.head(self.features(x))
+        return z  # [B, C]
+
+    def personal(self, x: Tensor) -> Tensor:
+        """Logits of the client's own prediction, where the head has one."""
+        z: Tensor = getattr(self.head, "personal", self.head)(self.features(x))
+        return z  # [B, C]
+
+    @torch.no_grad()
+    def features_of(self, x: Tensor, batch: int = 512) -> Tensor:
+        """Features of a whole set: eval mode, no graph, in pieces that fit in memory; the mode is put back."""
+        modes = {m: m.training for m in self.modules()}
+        self.eval()
+        h = torch.cat([self.features(part) for part in chunks(x, batch)])[: len(x)]
+        for module, mode in modes.items():
+            module.training = mode
+        return h  # [n, d]
+
+    def params(self) -> Tree:
+        return Tree(self.named_parameters())
+
+    def stats(self) -> Tree:
+        """BatchNorm's running means and variances; the step counter is of no use and stays at home."""
+        return Tree({k: v for k, v in self.named_buffers() if k.rpartition(".")[2] in RUNNING}).copy()
+
+    def frozen(self) -> Tree:
+        """The head's fixed tensors: the same for everybody, trained by nobody."""
+        return Tree({f"head.{k}": v for k, v in self.head.named_buffers()}).copy()
+
+    def gradient(self) -> Tree:
+        return Tree(
+            {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in self.named_parameters()},
+        )
+
+    def set_gradient(self, g: Tree) -> None:
+        for name, p in self.named_parameters():
+            if name in g:
+                p.grad = g[name].detach()
+
+    @torch.no_grad()
+    def load(self, *trees: Tree) -> Net:
+        """Copy the trees' numbers in; a name the net does not have is an error."""
+        slots: dict[str, Tensor] = {**dict(self.named_buffers()), **dict(self.named_parameters())}
+        for tree in trees:
+            for name, value in tree.items():
+                slots[name].copy_(value)
+        return self
+
+    def thaw(self, names: Names) -> Net:
+        """Turn the frozen head tensors of these names into parameters: personalisation may move them."""
+        for module_name, module in self.head.named_modules(prefix="head"):
+            for key, value in list(module.named_buffers(recurse=False)):
+                if names(f"{module_name}.{key}") and value.is_floating_point():
+                    del module._buffers[key]
+                    module.register_parameter(key, nn.Parameter(value.clone()))
+        return self
+
+    def tensors(self) -> Tree:
+        """All that a prediction needs: parameters, frozen tensors, running statistics."""
+        return self.params().copy() | self.frozen() | self.stats()

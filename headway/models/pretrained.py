@@ -1,0 +1,91 @@
+"""Weights from a file into a body: safetensors only, and all of them or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from headway.errors import ModelError
+from headway.models.custom import Headless
+
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
+HEADS = ("fc", "classifier", "head", "linear")
+COUNTER = "num_batches_tracked"
+STATISTICS = ("running_mean", "running_var")
+
+
+def load_body(body: nn.Module, path: Path) -> None:
+    """Fills the body with the weights of a safetensors file.
+
+    Names may start with 'body.'. Left aside are the classifier's weights, the batch counters, and running
+    statistics for a body that keeps none. Everything else must fit, or nothing is loaded.
+    """
+    target = body.inner if isinstance(body, Headless) else body
+    state = target.state_dict()
+    wanted = {k: v for k, v in state.items() if not k.endswith(COUNTER)}
+    found = _named_for(wanted, _read(path), path)
+
+    missing = [k for k in wanted if k not in found]
+    odd = [k for k in found if k not in wanted]
+    wrong = [k for k in wanted if k in found and not _fits(found[k], wanted[k])]
+    if missing:
+        hint = f", and holds {len(odd)} that it does not know (first: '{odd[0]}')" if odd else ""
+        raise ModelError(
+            f"weights file '{path}' lacks '{missing[0]}' ({len(missing)} of {len(wanted)} names){hint}; "
+            "choose the model these weights were made for"
+        )
+    if wrong:
+        name = wrong[0]
+        raise ModelError(
+            f"weights file '{path}' has '{name}' as {_describe(found[name])} where the model needs "
+            f"{_describe(wanted[name])} ({len(wrong)} of {len(wanted)} differ); "
+            "choose the model and the input shape these weights were made for"
+        )
+    if odd:
+        raise ModelError(
+            f"weights file '{path}' holds '{odd[0]}' ({len(odd)} names) that the model does not know; "
+            "choose the model these weights were made for, or remove these names from the file"
+        )
+    for name, weight in found.items():
+        wanted[name].copy_(weight)  # the state dict shares its memory with the body
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ModelError(f"weights file '{path}' does not exist")
+    if path.suffix.lower() in PICKLED:
+        raise ModelError(
+            f"weights file '{path}' may be a pickle, which can run code when it is opened; "
+            "convert it with safetensors.torch.save_file(state_dict, 'weights.safetensors')"
+        )
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as e:
+        raise ModelError(f"weights file '{path}' is not a readable safetensors file: {e}") from e
+    return tensors
+
+
+def _named_for(wanted: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The file's tensors under the body's names, without those that are rightly left aside."""
+    found: dict[str, Tensor] = {}
+    for key, value in tensors.items():
+        # 'inner.' is what a user's network is wrapped in (custom.Headless)
+        names = (key, key.removeprefix("body."), key.removeprefix("body.").removeprefix("inner."))
+        name = next((n for n in names if n in wanted), names[-1])
+        if name not in wanted and (name.split(".")[0] in HEADS or name.split(".")[-1] in (COUNTER, *STATISTICS)):
+            continue
+        if name in found:
+            raise ModelError(f"weights file '{path}' holds '{name}' twice, with and without a prefix; keep one")
+        found[name] = value
+    return found
+
+
+def _fits(given: Tensor, wanted: Tensor) -> bool:
+    return given.shape == wanted.shape and given.is_floating_point() == wanted.is_floating_point()
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
