@@ -1,0 +1,86 @@
+"""The Python twins of the commands: run, compare, recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headway import comparison as comparing
+from headway.comparison import Comparison, slug
+from headway.data import Dataset
+from headway.experiment import Options, execute
+from headway.rundir import Run
+from headway.settings import Settings, settings
+from headway.task import Task, build
+
+RUNS = Path("runs")
+
+
+def run(
+    recipe: str,
+    *,
+    data: str | Dataset = "digits",
+    model: str | nn.Module | Callable[..., nn.Module] = "auto",
+    out: str | Path | None = None,
+    options: Options | None = None,
+    **task: Any,
+) -> Run:
+    """One federated training run. `data` and `model` may be names, paths or objects; `task` holds the settings."""
+    options = options or Options()
+    s, built = prepared(data, model, task, options)
+    folder = Path(out) if out is not None else default_out(recipe, s)
+    return execute(recipe, s, folder, options, task=built)
+
+
+def compare(
+    recipes: Sequence[str],
+    *,
+    data: str | Dataset = "digits",
+    model: str | nn.Module | Callable[..., nn.Module] = "auto",
+    seeds: Sequence[int] = (0,),
+    out: str | Path | None = None,
+    options: Options | None = None,
+    **task: Any,
+) -> Comparison:
+    """The same task for several recipes and seeds."""
+    options = options or Options()
+    s = settings(task | names(data, model))
+    folder = Path(out) if out is not None else RUNS / f"compare-{digest([*recipes, s.model_dump(), list(seeds)])}"
+
+    def make(seeded: Settings) -> Task:
+        return task_of(seeded, data, model, options)
+
+    return comparing.compare(recipes, s, seeds, folder, options, make)
+
+
+def prepared(data: Any, model: Any, task: dict[str, Any], options: Options) -> tuple[Settings, Task]:
+    s = settings(task | names(data, model))
+    return s, task_of(s, data, model, options)
+
+
+def task_of(s: Settings, data: Any, model: Any, options: Options) -> Task:
+    dataset = data if isinstance(data, Dataset) else None
+    return build(s, dataset=dataset, model=None if isinstance(model, str) else model, device=options.device)
+
+
+def names(data: Any, model: Any) -> dict[str, str]:
+    """What stands in config.json for objects handed in: enough to recognise them, not to rebuild them."""
+    told = {"data": data.name if isinstance(data, Dataset) else str(data)}
+    if isinstance(model, str):
+        return told | {"model": model}
+    kind = type(model) if isinstance(model, nn.Module) else model
+    return told | {"model": f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__name__)}"}
+
+
+def default_out(recipe: str, s: Settings) -> Path:
+    """A folder named by the request, so that the same request finds its own run again."""
+    return RUNS / f"{slug(recipe)}-{slug(Path(s.data).stem)}-{digest([recipe, s.model_dump()])}"
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,162 @@
+"""Values <-> disk, so that a run killed at any moment continues bit for bit.
+
+A checkpoint is a manifest that names its files with their SHA-256: the server, and packs of clients. A pack holds the
+clients that changed since the last checkpoint; older packs are named again, not written again. The manifest is
+written last, so a checkpoint either is whole or does not exist. The last two are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.engine.store import ClientStore
+from headway.errors import CheckpointError
+from headway.state import Client, Server, nbytes
+from headway.values import read_raw, to_bytes, write_atomic
+
+FORMAT = 1
+KEEP = 2
+MOST_PACKS = 12  # beyond this the live clients are written afresh and old packs can go
+PACK_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run continues from."""
+
+    server: Server
+    clients: list[Client]
+    extra: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]):
+        self.folder = folder
+        self.identity = dict(identity)  # recipe and task: a checkpoint of another one is refused
+        self._where: dict[int, str] = {}  # client -> the pack that holds its latest value
+        self._hashes: dict[str, str] = {}  # pack -> sha256
+
+    def save(self, server: Server, store: ClientStore, extra: Mapping[str, Any]) -> None:
+        """Write a checkpoint; until its manifest is in place the last one stands."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tag = f"{server.round:06d}"
+        fresh = len(self._hashes) >= MOST_PACKS
+        for number, pack in enumerate(self._packs(store, store.ids() if fresh else sorted(store.changed))):
+            name = f"clients-{tag}-{number}.safetensors"
+            self._hashes[name] = self._write(name, {"clients": pack})
+            self._where.update({client.id: name for client in pack})
+        server_file = f"server-{tag}.safetensors"
+        live = set(self._where.values())
+        self._hashes = {name: h for name, h in self._hashes.items() if name in live}
+        manifest = {
+            "format": FORMAT,
+            "round": server.round,
+            "identity": self.identity,
+            "server": server_file,
+            "clients": {str(k): name for k, name in sorted(self._where.items())},
+            "files": {server_file: self._write(server_file, server), **self._hashes},
+            "extra": dict(extra),
+        }
+        body = json.dumps(manifest, indent=1)
+        write_atomic(
+            self.folder / f"round-{tag}.json",
+            json.dumps({"sha256": _sha(body.encode()), "manifest": manifest}, indent=1),
+        )
+        store.changed.clear()
+        self._tidy()
+
+    def load(self, device: torch.device) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and what was found damaged on the way to it."""
+        damaged: list[str] = []
+        for path in sorted(self.folder.glob("round-*.json"), reverse=True):
+            try:
+                return self._read(path, device), damaged
+            except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:
+                if isinstance(error, OtherTask):
+                    raise
+                damaged.append(f"{path.stem} ({error})")
+        return None, damaged
+
+    def _read(self, path: Path, device: torch.device) -> Checkpoint:
+        both = json.loads(path.read_text())
+        manifest = both["manifest"]
+        if both["sha256"] != _sha(json.dumps(manifest, indent=1).encode()):
+            raise CheckpointError("its manifest was altered")
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"its format is {manifest['format']} and this headway reads {FORMAT}")
+        check_identity(manifest["identity"], self.identity)
+        for name, wanted in manifest["files"].items():
+            if _sha((self.folder / name).read_bytes()) != wanted:
+                raise CheckpointError(f"{name} is not what was written")
+        server = Server(**read_raw(self.folder / manifest["server"], device))
+        where = {int(k): name for k, name in manifest["clients"].items()}
+        clients = []
+        for name in sorted(set(where.values())):
+            for fields in read_raw(self.folder / name, device)["clients"]:
+                if where.get(fields["id"]) == name:
+                    clients.append(Client(**fields))
+        self._where = where
+        self._hashes = {name: h for name, h in manifest["files"].items() if name != manifest["server"]}
+        return Checkpoint(server, clients, manifest["extra"])
+
+    def _packs(self, store: ClientStore, ids: list[int]) -> Iterator[list[Client]]:
+        pack: list[Client] = []
+        size = 0
+        for k in ids:
+            client = store.get(k)
+            if client is not None:
+                pack.append(client)
+                size += client.personal.nbytes() + client.momentum.nbytes() + nbytes(client.kept)
+            if size > PACK_BYTES:
+                yield pack
+                pack, size = [], 0
+        if pack:
+            yield pack
+
+    def _write(self, name: str, value: Any) -> str:
+        data = to_bytes(value)
+        write_atomic(self.folder / name, data)
+        return _sha(data)
+
+    def _tidy(self) -> None:
+        """Remove what no kept manifest names, and what a killed write left behind."""
+        manifests = sorted(self.folder.glob("round-*.json"))
+        named: set[str] = set()
+        for path in manifests[-KEEP:]:
+            try:
+                named |= set(json.loads(path.read_text())["manifest"]["files"])
+            except (ValueError, KeyError, TypeError):
+                continue  # a damaged older manifest names nothing
+        for path in manifests[:-KEEP]:
+            path.unlink(missing_ok=True)
+        for path in [*self.folder.glob("*.safetensors"), *self.folder.glob(".*.tmp")]:
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+class OtherTask(CheckpointError):
+    """The checkpoint is whole and belongs to another recipe, task or data."""
+
+
+def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another task, naming the fields that differ."""
+    differ = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+    if differ:
+        shown = ", ".join(f"{k}: {found.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
+        more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+        raise OtherTask(
+            f"the checkpoint belongs to another task ({shown}{more}); use another --out or the same settings"
+        )
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,131 @@
+"""The options that `run`, `compare` and `partition` share, made from the settings so that they cannot drift apart."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from headway.errors import ConfigError
+from headway.experiment import Options
+from headway.progress import progress_for
+from headway.settings import Settings
+
+HOW = {
+    "seeds": "several seeds, such as 0,1,2: mean and spread over them",
+    "device": "cpu, cuda or cuda:0",
+    "threads": "threads of the CPU work; results are bit-identical for one number of threads",
+    "workers": "processes that train clients",
+    "engine": "where clients run: local",
+    "checkpoint_seconds": "seconds between checkpoints",
+    "out": "the run directory; a name under runs/ when not given",
+}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a command is carried out."""
+
+    options: Options
+    seeds: list[int] | None
+    json: bool
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every setting. All are read as text and checked in one place."""
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> None:
+        command(**values)
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    hints = {p.name: list[str] if "list" in str(p.annotation) else str for p in own}
+    extra = []
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        if isinstance(default, bool):
+            extra.append(_option(name, bool | None, None, f"{field.description}", flag=True))
+        else:
+            shown = "" if default is None else f" [{default}]"
+            extra.append(_option(name, str | None, None, f"{field.description}{shown}"))
+    extra += [_option(name, str | None, None, about) for name, about in HOW.items()]
+    extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
+    extra.append(_option("overwrite", bool, False, "replace another run in --out", flag=True))
+    extra.append(_option("json", bool, False, "print JSON on stdout, no progress", flag=True))
+    extra.append(_option("quiet", bool, False, "no progress", flag=True))
+    parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own] + extra
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def _option(name: str, kind: Any, default: Any, about: str, flag: bool = False) -> inspect.Parameter:
+    dashed = "--" + name.replace("_", "-")
+    shape = (f"{dashed}/--no-{name.replace('_', '-')}" if default is None else dashed) if flag else dashed
+    option = typer.Option(default, shape, help=about, show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+
+def task_values(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings the user gave, from options and from --set; the same one twice must agree."""
+    values = {name: given[name] for name in Settings.model_fields if given.get(name) is not None}
+    for item in given.get("set") or []:
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not key:
+            raise ConfigError(f"set={item}: write key=value, such as --set lr=0.1")
+        key = key.replace("-", "_")
+        if key in values and values[key] != value:
+            raise ConfigError(f"{key}: it is given as {values[key]} and as {value}; give it once")
+        values[key] = None if value.lower() in ("none", "null") else value
+    return values
+
+
+def how(given: dict[str, Any]) -> Ways:
+    quiet = given["quiet"] or given["json"]
+    workers = given["workers"] or "1"
+    if workers not in ("1", "auto"):
+        raise ConfigError(f"workers={workers}: this version trains clients in one process; use 1 or auto")
+    engine = given["engine"] or "local"
+    if engine != "local":
+        raise ConfigError(f"engine={engine}: this version has the engine local; use --engine local")
+    seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
+    options = Options(
+        device=given["device"] or "cpu",
+        threads=number("threads", given["threads"], int, 1),
+        engine=engine,
+        checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
+        overwrite=given["overwrite"],
+        progress=progress_for(Console(stderr=True), quiet),
+    )
+    return Ways(options, seeds_of(given["seeds"], given.get("seed")), given["json"])
+
+
+def number(field: str, text: str | None, kind: Callable[[str], Any], least: float) -> Any:
+    if text is None:
+        return None
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not value >= least:
+        raise ConfigError(f"{field}={text}: {field} must be a number of at least {least}")
+    return value
+
+
+def seeds_of(text: str | None, seed: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if seed is not None:
+        raise ConfigError(f"seed={seed}: --seeds {text} is given too; use one of the two")
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"seeds={text}: write whole numbers with commas, such as 0,1,2") from None
+    if min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds={text}: each seed once and none below 0, such as 0,1,2")
+    return seeds

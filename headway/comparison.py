@@ -1,0 +1,154 @@
+"""Several recipes, or several seeds, on one task: run directories, mean and spread, a leaderboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.errors import CheckpointError, ConfigError
+from headway.experiment import Options, execute
+from headway.methods import recipe as parse_recipe
+from headway.rundir import Run, prepare_folder
+from headway.settings import Settings
+from headway.task import Task, build
+from headway.values import write_atomic
+
+FIGURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "global": lambda s: s["global_acc"],
+    "last5": lambda s: s["last5"],
+    "best": lambda s: s["best"],
+    "balanced": lambda s: s.get("calibrated", s)["balanced_acc"],
+    "personal": lambda s: s["personal"] and s["personal"]["mean"],
+    "personal_std": lambda s: s["personal"] and s["personal"]["std"],
+    "pooled": lambda s: s["personal"] and s["personal"]["pooled"],
+    "megabytes": lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6,
+    "seconds": lambda s: s["seconds"],
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recipe over all seeds: the values of each figure, seed by seed."""
+
+    recipe: str
+    runs: tuple[Run, ...]
+    values: dict[str, list[float | None]]
+    failed: int
+
+    def mean(self, figure: str) -> float | None:
+        known = [v for v in self.values[figure] if v is not None]
+        return float(np.mean(known)) if known else None
+
+    def std(self, figure: str) -> float | None:
+        """Spread over seeds (ddof=0)."""
+        known = [v for v in self.values[figure] if v is not None]
+        return float(np.std(known)) if known else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The leaderboard: recipes by the global accuracy of their last round, never by their best."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "recipe": row.recipe,
+                "seeds": list(self.seeds),
+                "failed": row.failed,
+                **{f: {"mean": row.mean(f), "std": row.std(f), "values": row.values[f]} for f in FIGURES},
+                "runs": [str(run.path.relative_to(self.path)) for run in row.runs],
+            }
+            for row in self.rows
+        ]
+
+    def save(self) -> None:
+        write_atomic(self.path / "leaderboard.json", json.dumps(self.records(), indent=1) + "\n")
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["recipe", "failed", *(f"{f}_{part}" for f in FIGURES for part in ("mean", "std"))])
+        for row in self.rows:
+            numbers = [value for f in FIGURES for value in (row.mean(f), row.std(f))]
+            table.writerow([safe_cell(row.recipe), row.failed, *("" if v is None else f"{v:.6g}" for v in numbers)])
+        write_atomic(self.path / "leaderboard.csv", text.getvalue())
+
+    def __getitem__(self, recipe: str) -> Row:
+        for row in self.rows:
+            if row.recipe == recipe:
+                return row
+        raise KeyError(recipe)
+
+
+def compare(
+    recipes: Sequence[str],
+    s: Settings,
+    seeds: Sequence[int],
+    out: Path,
+    options: Options | None = None,
+    make_task: Callable[[Settings], Task] | None = None,
+) -> Comparison:
+    """Every recipe under every seed; runs that are finished in `out` are taken as they are."""
+    options = options or Options()
+    make = make_task or (lambda s: build(s, device=options.device))
+    if not recipes:
+        raise ConfigError("recipes: none was given; name at least one, such as fedavg")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds={','.join(map(str, seeds))}: give each seed once, such as 0,1,2")
+    parsed = [parse_recipe(text) for text in recipes]
+    if twice := [str(r) for i, r in enumerate(parsed) if str(r) in {str(q) for q in parsed[:i]}]:
+        raise ConfigError(f"recipes: {twice[0]} is named twice; name each recipe once")
+    tasks = {seed: make(s.model_copy(update={"seed": seed})) for seed in seeds}
+    for recipe in parsed:  # all are checked before the first one runs
+        first = tasks[seeds[0]]
+        recipe.check(recipe, first.dim, first.classes)
+    prepare_folder(out)
+    rows = []
+    for text, recipe in zip(recipes, parsed, strict=True):
+        runs = []
+        for seed in seeds:
+            task = tasks[seed]
+            folder = out / slug(recipe.title) / f"seed-{seed}"
+            runs.append(finished(folder, str(recipe), task) or execute(text, task.settings, folder, options, task=task))
+        rows.append(row_of(recipe.title, runs))
+    rows.sort(key=lambda r: -(r.mean("global") or 0.0))
+    comparison = Comparison(out, tuple(rows), tuple(seeds))
+    comparison.save()
+    return comparison
+
+
+def finished(folder: Path, recipe: str, task: Task) -> Run | None:
+    """The run of this very request, if the folder holds it whole."""
+    run = Run(folder)
+    if not run.done:
+        return None
+    wanted = {"recipe": recipe} | task.fingerprint()
+    if run.config.get("identity") != wanted:
+        raise CheckpointError(f"out={folder}: it holds another run; choose another --out")
+    return run
+
+
+def row_of(recipe: str, runs: Sequence[Run]) -> Row:
+    summaries = [run.summary for run in runs]
+    values = {name: [figure(s) for s in summaries] for name, figure in FIGURES.items()}
+    return Row(recipe, tuple(runs), values, sum(s["failed"] is not None for s in summaries))
+
+
+def slug(text: str) -> str:
+    """A folder name for a recipe: `moon(mu=5.0)+ccvr` stays readable, nothing else gets through."""
+    return re.sub(r"[^a-z0-9+=._,()-]", "_", text.lower()).strip(".") or "run"
+
+
+def safe_cell(text: str) -> str:
+    """Spreadsheets run cells that start like a formula; a quote keeps them text."""
+    return "'" + text if text[:1] in "=+-@" else text

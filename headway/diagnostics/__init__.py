@@ -1,0 +1,1 @@
+"""What is measured on a model: numbers only, the model is left as it was."""

@@ -1,0 +1,159 @@
+"""Accuracy: global, per class, personal; and the figures a run is summed up by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.models.net import Net, chunks
+from headway.recipes import Recipe
+from headway.state import Server
+from headway.tree import stream
+
+if TYPE_CHECKING:
+    from headway.engine import ClientStore
+    from headway.task import Task
+
+
+@dataclass(frozen=True)
+class GlobalScore:
+    """The global model on the global test set."""
+
+    acc: float
+    loss: float
+    per_class: list[float | None]  # None: no test sample of the class
+    right: Tensor  # [N] bool
+
+    @property
+    def balanced(self) -> float:
+        """The mean of the class accuracies."""
+        known = [a for a in self.per_class if a is not None]
+        return sum(known) / len(known)
+
+
+@torch.no_grad()
+def right_answers(net: Net, x: Tensor, y: Tensor, personal: bool = False) -> tuple[Tensor, float]:
+    """Which samples are predicted right, [N] bool, and the mean cross-entropy."""
+    if not len(y):
+        return torch.zeros(0, dtype=torch.bool), 0.0
+    net.eval()
+    z = torch.cat([net.personal(xb) if personal else net(xb) for xb in chunks(x)])[: len(y)]  # [N, C]
+    return z.argmax(1) == y, float(F.cross_entropy(z, y))
+
+
+def global_score(net: Net, x: Tensor, y: Tensor) -> GlobalScore:
+    right, loss = right_answers(net, x, y)
+    totals = torch.bincount(y, minlength=net.classes)
+    hits = torch.bincount(y[right], minlength=net.classes)
+    per_class = [int(h) / int(t) if t else None for h, t in zip(hits, totals, strict=True)]
+    return GlobalScore(int(right.sum()) / max(len(y), 1), loss, per_class, right)
+
+
+@dataclass(frozen=True)
+class PersonalScore:
+    """Each client's model on its own test data; clients without test data do not count."""
+
+    correct: dict[int, int]
+    n: dict[int, int]
+
+    @property
+    def accs(self) -> dict[int, float]:
+        return {k: self.correct[k] / n for k, n in self.n.items() if n}
+
+    @property
+    def mean(self) -> float | None:
+        """Unweighted mean over clients."""
+        accs = list(self.accs.values())
+        return sum(accs) / len(accs) if accs else None
+
+    @property
+    def std(self) -> float | None:
+        """Spread over clients (ddof=0)."""
+        return float(np.std(list(self.accs.values()))) if self.accs else None
+
+    @property
+    def pooled(self) -> float | None:
+        """All right answers over all test samples (FedTC's Eq. (9), the right way up)."""
+        total = sum(self.n.values())
+        return sum(self.correct.values()) / total if total else None
+
+
+def personal_ids(task: Task) -> list[int]:
+    """The clients evaluated personally: all of them, or a fixed sample in a very large federation."""
+    sizes, tests = np.diff(task.data.parts.offsets), np.diff(task.tests.parts.offsets)
+    able = np.flatnonzero((sizes > 0) & (tests > 0))
+    most = task.settings.personal_clients
+    if len(able) > most:
+        order = torch.randperm(len(able), generator=stream(task.seed, "personal clients"))[:most]
+        able = np.sort(able[order.numpy()])
+    return [int(k) for k in able]
+
+
+def received_score(
+    server: Server,
+    recipe: Recipe,
+    task: Task,
+    store: ClientStore,
+    net: Net,
+    score: GlobalScore,
+    ids: Sequence[int],
+) -> PersonalScore:
+    """Every client's model as it stands on receiving the global one, before training (FedTC's protocol).
+
+    Clients that share everything share the prediction too, so one pass serves them all.
+    """
+    parts = task.tests.parts
+    stored = {k for k in ids if (client := store.get(k)) is not None and client.personal}
+    alike = [k for k in ids if k not in stored]
+    correct: dict[int, int] = {}
+    if alike:
+        personal = hasattr(net.head, "personal")
+        if task.local.test_from == "test" and not personal:
+            right = score.right.cpu().numpy()
+            correct = {k: int(right[parts[k]].sum()) for k in alike}
+        else:
+            positions = np.concatenate([parts[k] for k in alike])
+            i = torch.from_numpy(positions).to(task.tests.x.device)
+            answers, _ = right_answers(net, task.tests.x[i], task.tests.y[i], personal)
+            cuts = np.cumsum([len(parts[k]) for k in alike])[:-1]
+            correct = {k: int(a.sum()) for k, a in zip(alike, np.split(answers.cpu().numpy(), cuts), strict=True)}
+    for k in sorted(stored):
+        client = store.get(k)
+        assert client is not None
+        net.load(client.personal)
+        correct[k] = int(right_answers(net, *task.test(k), personal=True)[0].sum())
+    if stored:
+        net.load(server.w)
+    return PersonalScore(correct, {k: len(parts[k]) for k in ids})
+
+
+def curve_figures(accs: Sequence[float]) -> dict[str, float | None]:
+    """last, best, and the means of the last 5 and 50 evaluations of a curve."""
+    tail = list(accs)
+    if not tail:
+        return {"last": None, "best": None, "last5": None, "last50": None}
+    return {
+        "last": tail[-1],
+        "best": max(tail),
+        "last5": sum(tail[-5:]) / len(tail[-5:]),
+        "last50": sum(tail[-50:]) / len(tail[-50:]),
+    }
+
+
+def failure(rows: Sequence[dict[str, Any]], classes: int) -> str | None:
+    """Why a run counts as failed (D15): a loss that is no number, or accuracy at chance to the end."""
+    for row in rows:
+        if row["global_loss"] is not None and not math.isfinite(row["global_loss"]):
+            return f"the loss is not finite from round {row['round']} on"
+    scored = [row["global_acc"] for row in rows if row["global_acc"] is not None]
+    tail = scored[-max(1, len(scored) // 10) :]
+    if tail and len(scored) >= 10 and all(abs(a - 1 / classes) <= 0.01 for a in tail):
+        return f"the accuracy stayed within 1 point of chance for the last {len(tail)} evaluations"
+    return None

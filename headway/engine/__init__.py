@@ -1,0 +1,6 @@
+"""Where clients run. An engine moves values and knows no method."""
+
+from headway.engine.local import Engine, LocalEngine, PersonalResult
+from headway.engine.store import ClientStore, DirectoryStore
+
+__all__ = ["ClientStore", "DirectoryStore", "Engine", "LocalEngine", "PersonalResult"]

@@ -1,0 +1,109 @@
+"""The local engine: clients one after another, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from headway.client import first_client, personal_net, train_client
+from headway.diagnostics.accuracy import right_answers
+from headway.engine.store import ClientStore
+from headway.local import Phase
+from headway.models.net import Net
+from headway.recipes import Recipe
+from headway.state import Broadcast, Client, Report
+from headway.tree import Tree
+
+if TYPE_CHECKING:
+    from headway.task import Task
+
+
+@dataclass(frozen=True)
+class PersonalResult:
+    """How one client's own model does on its own test data, after each stage of personalisation."""
+
+    client: int
+    n: int  # local test examples
+    correct: dict[str, int]  # stage -> right predictions; the first is the model as received
+    tensors: Tree  # the model, when asked for
+
+    @property
+    def last(self) -> int:
+        return list(self.correct.values())[-1]
+
+
+class Engine(Protocol):
+    """What the loop asks of whoever runs clients."""
+
+    store: ClientStore
+
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]: ...
+    def commit(self) -> None: ...
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> list[dict[str, Any]]: ...
+    def personal(
+        self,
+        recipe: Recipe,
+        task: Task,
+        cast: Broadcast,
+        ids: Sequence[int],
+        phases: Sequence[Phase],
+        keep: bool,
+    ) -> Iterator[PersonalResult]: ...
+
+
+class LocalEngine:
+    """Clients one after another in this process. `tick` is called before each: it may raise to stop the work."""
+
+    def __init__(self, store: ClientStore | None = None, tick: Callable[[int, int], None] | None = None) -> None:
+        self.store = store or ClientStore()
+        self.tick = tick or (lambda done, total: None)
+        self._pending: list[Client] = []
+
+    def client(self, recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
+        return self.store.get(k) or first_client(recipe, task, cast, k)
+
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
+        reports, self._pending = [], []
+        for done, k in enumerate(ids):
+            self.tick(done, len(ids))
+            report, client = train_client(recipe, task, cast, self.client(recipe, task, cast, k))
+            reports.append(report)
+            self._pending.append(client)
+        self.tick(len(ids), len(ids))
+        return reports
+
+    def commit(self) -> None:
+        """The round is whole: only now do clients remember it, so a round cut short leaves no trace."""
+        self.store.put(self._pending)
+        self._pending = []
+
+    @torch.no_grad()
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> list[dict[str, Any]]:
+        answers = []
+        for k in range(len(task.data)):
+            self.tick(k, len(task.data))
+            x, y = task.data[k]
+            if len(y):
+                answers.append(recipe.survey(net, x, y))
+        return answers
+
+    def personal(
+        self,
+        recipe: Recipe,
+        task: Task,
+        cast: Broadcast,
+        ids: Sequence[int],
+        phases: Sequence[Phase],
+        keep: bool,
+    ) -> Iterator[PersonalResult]:
+        for done, k in enumerate(ids):
+            self.tick(done, len(ids))
+            x, y = task.test(k)
+            correct: dict[str, int] = {}
+            for stage, net in personal_net(recipe, task, cast, self.client(recipe, task, cast, k), phases):
+                correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum())
+                tensors = net.tensors() if keep else Tree()
+            yield PersonalResult(k, len(y), correct, tensors)

@@ -1,0 +1,286 @@
+"""One run from settings to a finished run directory: rounds, metrics, checkpoints, the end figures."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headway import rounds
+from headway.checkpoint import Checkpoints
+from headway.diagnostics.accuracy import global_score, personal_ids, received_score
+from headway.engine import ClientStore, LocalEngine
+from headway.errors import CheckpointError
+from headway.methods import recipe as parse_recipe
+from headway.models.net import Net
+from headway.opening import can_continue, clear, write_head
+from headway.outcome import Outcome
+from headway.recipes import Recipe
+from headway.rundir import (
+    FORMAT,
+    Run,
+    append,
+    flush,
+    locked,
+    prepare_folder,
+    read_json,
+    read_model,
+    read_table,
+    save_tensors,
+    truncate,
+)
+from headway.settings import Settings, settings
+from headway.state import Broadcast, Report, Server
+from headway.task import Task, build
+from headway.values import write_atomic
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its last whole round is on disk."""
+
+    def __init__(self, signum: int, path: Path, done: int):
+        super().__init__(f"stopped after round {done}; `headway resume {path}` continues it")
+        self.exit_code = 128 + signum
+
+
+class Progress:
+    """What a run tells while it works; the base class is silent."""
+
+    def begin(self, label: str, done: int, total: int) -> None: ...
+    def client(self, done: int, total: int) -> None: ...
+    def round(self, row: Mapping[str, Any]) -> None: ...
+    def say(self, text: str) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; nothing here changes what is computed, threads and device aside."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    workers: int = 1
+    engine: str = "local"
+    checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
+    overwrite: bool = False
+    progress: Progress = field(default_factory=Progress)
+
+
+def execute(
+    recipe: str,
+    s: Settings,
+    out: Path,
+    options: Options | None = None,
+    *,
+    task: Task | None = None,
+) -> Run:
+    """Run a recipe on a task into a directory. An unfinished run of the very same request is continued."""
+    options = options or Options()
+    parsed = parse_recipe(recipe)
+    set_threads(options)
+    task = task or build(s, device=options.device)
+    parsed.check(parsed, task.dim, task.classes)
+    identity = {"recipe": str(parsed)} | task.fingerprint()
+    prepare_folder(out)
+    with locked(out):
+        if not can_continue(out, identity, options.overwrite):
+            clear(out)
+            write_head(out, parsed, task, identity, options)
+        return Experiment(parsed, task, out, identity, options).run()
+
+
+def resume(out: Path, options: Options | None = None, task: Task | None = None) -> Run:
+    """Continue a stopped run from its own config; a finished one is left as it is."""
+    if not (out / "config.json").exists():
+        raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
+    config = read_json(out / "config.json")
+    if (out / "summary.json").exists():
+        return Run(out)
+    try:
+        text, values, how = config["recipe"], config["settings"], config["options"]
+        format_found = config["format"]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{out / 'config.json'} is not headway's: it lacks {error}; run again into another --out"
+        ) from None
+    if format_found != FORMAT:
+        raise CheckpointError(
+            f"{out} has format {format_found} and this headway reads {FORMAT}; use the version that wrote it"
+        )
+    base = options or Options()
+    options = Options(
+        how["device"],
+        how["threads"],
+        base.workers,
+        how["engine"],
+        base.checkpoint_seconds,
+        False,
+        base.progress,
+    )
+    parsed = parse_recipe(text)
+    set_threads(options)
+    task = task or build(settings(values), device=options.device)
+    identity = {"recipe": str(parsed)} | task.fingerprint()
+    with locked(out):
+        differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
+        if differ:
+            raise CheckpointError(
+                f"{out} was made from another {', '.join(differ)}; put back the data it was started with, or start anew"
+            )
+        return Experiment(parsed, task, out, identity, options).run()
+
+
+class Experiment:
+    """A run in progress: it owns the directory's files and nothing of the method."""
+
+    def __init__(self, recipe: Recipe, task: Task, out: Path, identity: Mapping[str, Any], options: Options):
+        self.recipe, self.task, self.out, self.options = recipe, task, out, options
+        self.checkpoints = Checkpoints(out / "checkpoint", identity)
+        self.engine = LocalEngine(ClientStore(), tick=self._tick)
+        self.ids = personal_ids(task)
+        self.rows: list[dict[str, Any]] = []
+        self.server: Server | None = None
+        self.signal = 0
+        self._saved = time.monotonic()
+        self._clock = time.monotonic()
+        self._test = (task.dataset.x_test.to(task.device), task.dataset.y_test.to(task.device))
+
+    def run(self) -> Run:
+        total = self.task.settings.rounds
+        self._restore()
+        self.options.progress.begin(self.recipe.title, len(self.rows), total)
+        try:
+            with self._signals():
+                self._clock = time.monotonic()
+                server = rounds.run(
+                    self.recipe, self.task, self.engine, total, self.server, [self.watch], stop=self._diverged
+                )
+                self._finish(server)
+        except Interrupted:
+            if self.server is not None:
+                self._checkpoint(self.server)
+            raise Stopped(self.signal, self.out, len(self.rows)) from None
+        finally:
+            self.options.progress.end()
+        return Run(self.out)
+
+    # ---- rounds
+    def watch(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> None:
+        """After a round: evaluate, write a line, save if it is time."""
+        trained = time.monotonic() - self._clock
+        s = self.task.settings
+        row: dict[str, Any] = {"round": server.round}
+        due = server.round % s.eval_every == 0 or server.round == s.rounds
+        row |= self._scores(server) if due else dict.fromkeys(SCORES)
+        losses = [r.loss for r in reports]
+        row["train_loss"] = sum(losses) / len(losses)
+        row["clients"] = len(reports)
+        row["bytes_up"] = sum(r.nbytes() for r in reports)
+        row["bytes_down"] = cast.nbytes() * len(reports)
+        self.rows.append(row)
+        seconds = time.monotonic() - self._clock
+        times = {"round": server.round, "seconds": round(seconds, 4), "train_seconds": round(trained, 4)}
+        append(self.out / "metrics.jsonl", row)
+        append(self.out / "timings.jsonl", times)
+        self.server = server
+        if server.round == s.rounds or time.monotonic() - self._saved >= self.options.checkpoint_seconds:
+            self._checkpoint(server)
+        self.options.progress.round(row | times)
+        self._clock = time.monotonic()
+
+    def _scores(self, server: Server) -> dict[str, Any]:
+        net = rounds.global_net(server, self.recipe, self.task)
+        score = global_score(net, *self._test)
+        own = received_score(server, self.recipe, self.task, self.engine.store, net, score, self.ids)
+        values = (score.acc, score.loss, score.balanced, own.mean, own.pooled)
+        return dict(zip(SCORES, values, strict=True))
+
+    def _diverged(self) -> bool:
+        """No round can mend a model that is no longer made of numbers."""
+        last = self.rows[-1]["global_loss"] if self.rows else None
+        return last is not None and not np.isfinite(last)
+
+    # ---- the end
+    def _finish(self, server: Server) -> None:
+        """Figures and model files; the summary is written last, so a run with one is a finished run."""
+        outcome = Outcome(
+            server, self.recipe, self.task, self.engine, self._test, self.ids, self.out, self.options.progress.say
+        )
+        summary, net = outcome.figures(self.rows)
+        summary["bytes_up"] = sum(r["bytes_up"] for r in self.rows)
+        summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)
+        summary["seconds"] = round(sum(t["seconds"] for t in read_table(self.out / "timings.jsonl")), 3)
+        save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe))
+        write_atomic(self.out / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+    # ---- stopping and continuing
+    def _checkpoint(self, server: Server) -> None:
+        for name in ("metrics.jsonl", "timings.jsonl"):
+            flush(self.out / name)
+        sizes = {name: (self.out / name).stat().st_size for name in ("metrics.jsonl", "timings.jsonl")}
+        self.checkpoints.save(server, self.engine.store, sizes)
+        self._saved = time.monotonic()
+
+    def _restore(self) -> None:
+        """The newest whole checkpoint; lines written after it are cut off, so no round appears twice."""
+        found, damaged = self.checkpoints.load(self.task.device)
+        for what in damaged:
+            self.options.progress.say(f"checkpoint {what} is damaged and was passed over")
+        for name in ("metrics.jsonl", "timings.jsonl"):
+            truncate(self.out / name, found.extra[name] if found else 0)
+        if found:
+            self.server = found.server
+            self.engine.store.put(found.clients)
+            self.engine.store.changed.clear()
+            self.rows = list(read_table(self.out / "metrics.jsonl"))
+
+    def _tick(self, done: int, total: int) -> None:
+        if self.signal:
+            raise Interrupted
+        self.options.progress.client(done, total)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM stops after the client at work; the second stops at once."""
+
+        def ask(signum: int, frame: object) -> None:
+            if self.signal:
+                raise KeyboardInterrupt
+            self.signal = signum
+
+        try:
+            old = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: whoever owns it handles signals
+            old = {}
+        try:
+            yield
+        finally:
+            for signum, handler in old.items():
+                signal.signal(signum, handler)
+
+
+SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_local_acc")
+
+
+class Interrupted(Exception):
+    """Raised between two clients when a signal asked the run to stop."""
+
+
+def set_threads(options: Options) -> None:
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+
+
+def load_net(run: Run, path: Path) -> Net:
+    """A saved model in the net it was trained in."""
+    task = build(settings(run.config["settings"]), device="cpu")
+    tensors, meta = read_model(path)
+    return task.net(parse_recipe(meta["recipe"])).load(tensors).eval()

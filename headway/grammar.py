@@ -1,0 +1,143 @@
+"""The grammar of recipes: `moon(mu=5)+ccvr`, aliases, settings by type, the order that carries no meaning."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from headway.errors import RecipeError, nearest
+from headway.piece import Piece
+from headway.recipes import Recipe
+
+TERM = re.compile(r"^([a-z][a-z0-9_-]*)(?:\((.*)\))?$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The pieces in their order, and the names that stand for several of them."""
+
+    pieces: Sequence[type[Piece]]
+    aliases: Mapping[str, str]
+    default_base: type[Piece]
+
+    @property
+    def by_name(self) -> dict[str, type[Piece]]:
+        return {p.name: p for p in self.pieces}
+
+    def names(self) -> list[str]:
+        return [*self.by_name, *self.aliases]
+
+    def parse(self, text: str) -> Recipe:
+        """The recipe that the text describes; every mistake is one sentence."""
+        chosen: dict[str, Piece] = {}
+        for term in split_terms(text):
+            for piece in self._expand(term, text):
+                held = chosen.setdefault(piece.name, piece)
+                if held != piece:
+                    raise RecipeError(f"{text}: {piece.name} appears twice with different settings; name it once")
+        bases = [p for p in chosen.values() if p.slot == "base"]
+        if not bases:
+            base = self.default_base()
+            chosen[base.name] = base
+        elif len(bases) > 1:
+            chosen.pop(self.default_base.name, None)  # an explicit base overrides the one inside an alias
+        order = [p.name for p in self.pieces]
+        pieces = sorted(chosen.values(), key=lambda p: order.index(p.name))
+        label = re.sub(r"\s+", "", text).lower()
+        return Recipe(tuple(pieces), label=label)
+
+    def _expand(self, term: str, text: str) -> list[Piece]:
+        match = TERM.match(term)
+        if not match:
+            raise RecipeError(f"{text!r}: '{term}' is not a piece; write name or name(key=value), joined with +")
+        name, given = match[1], settings_of(match[2] or "", term)
+        if name in self.by_name and name not in self.aliases:
+            return [build(self.by_name[name], given, term)]
+        if name not in self.aliases:
+            raise RecipeError(f"{text}: there is no piece or recipe '{name}'; {nearest(name, self.names())}")
+        pieces = [
+            self._expand(inner, text)[0] if inner.split("(")[0] != name else build(self.by_name[name], {}, term)
+            for inner in split_terms(self.aliases[name])
+        ]
+        return self._hand_out(name, pieces, given)
+
+    def _hand_out(self, alias: str, pieces: list[Piece], given: dict[str, str]) -> list[Piece]:
+        """Settings of an alias go to the one piece in it that has a setting of that name."""
+        for key, value in given.items():
+            takers = [i for i, p in enumerate(pieces) if key in {f.name for f in fields(p)}]
+            if len(takers) != 1:
+                known = sorted({f.name for p in pieces for f in fields(p)})
+                names = "+".join(p.name for p in pieces)
+                why = f"no piece of {names} has it" if not takers else f"several pieces of {names} have it"
+                fix = nearest(key, known) if not takers and known else "spell the pieces out"
+                raise RecipeError(f"{alias}({key}={value}): {why}; {fix}")
+            i = takers[0]
+            kept = {f.name: getattr(pieces[i], f.name) for f in fields(pieces[i]) if f.name != key}
+            pieces[i] = build(type(pieces[i]), {key: value}, alias, kept)
+        return pieces
+
+
+def split_terms(text: str) -> list[str]:
+    """Cut at the + signs that stand outside parentheses and outside numbers such as 1e+3."""
+    terms, depth, current = [], 0, ""
+    for char in text.lower():
+        depth += (char == "(") - (char == ")")
+        if char == "+" and depth == 0:
+            terms.append(current.strip())
+            current = ""
+        else:
+            current += char
+    terms.append(current.strip())
+    if depth != 0:
+        raise RecipeError(f"{text!r}: the parentheses do not match; write name(key=value)")
+    if not all(terms):
+        raise RecipeError(f"{text!r}: a piece is missing beside a +; write name or name(key=value), joined with +")
+    return terms
+
+
+def settings_of(text: str, term: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals or not key or not value:
+            raise RecipeError(f"{term}: '{part}' is not a setting; write key=value")
+        if key in given:
+            raise RecipeError(f"{term}: {key} is given twice; give it once")
+        given[key] = value
+    return given
+
+
+def build(cls: type[Piece], given: Mapping[str, str], term: str, kept: Mapping[str, Any] | None = None) -> Piece:
+    """The piece with its settings read by type."""
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    values: dict[str, Any] = dict(kept or {})
+    for key, text in given.items():
+        if key not in known:
+            fix = nearest(key, sorted(known)) if known else f"{cls.name} has no settings"
+            raise RecipeError(f"{term}: {cls.name} has no setting '{key}'; {fix}")
+        values[key] = read(cls.name, key, text, hints[key])
+    return cls(**values)
+
+
+def read(piece: str, key: str, text: str, hint: Any) -> Any:
+    """The text of a setting as the type its field declares."""
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in allowed and text in ("none", "null"):
+        return None
+    if bool in allowed and text in ("true", "yes", "false", "no"):
+        return text in ("true", "yes")
+    for kind, wanted in ((int, "a whole number"), (float, "a number")):
+        if kind in allowed:
+            try:
+                return kind(text)
+            except ValueError:
+                if not {float, str} & (set(allowed) - {kind}):
+                    raise RecipeError(f"{piece}({key}={text}): {key} must be {wanted}") from None
+    if str in allowed:
+        return text
+    raise RecipeError(f"{piece}({key}={text}): {key} must be true or false")

@@ -1,0 +1,117 @@
+"""What a hook sees on the client: the batch, the phase of training, and the client's own world."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.tree import Tree
+
+if TYPE_CHECKING:
+    from headway.models.net import Net
+    from headway.piece import Piece
+
+Names = Callable[[str], bool]  # a predicate on parameter names
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+def nothing(name: str) -> bool:
+    return False
+
+
+def in_head(name: str) -> bool:
+    return name.startswith("head.")
+
+
+def in_body(name: str) -> bool:
+    return name.startswith("body.")
+
+
+def same_rate(name: str) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    x: Tensor  # [B, ...] as stored, augmented
+    y: Tensor  # [B]
+    h: Tensor  # [B, d]  features, before any lift
+    z: Tensor  # [B, C]  logits
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of local training: how long, and which parameters move. What it does not train is in eval mode."""
+
+    epochs: int
+    trains: Names = everything
+    lr: Callable[[str], float] = same_rate  # factor on the learning rate, by parameter name
+    rate: float | None = None  # a learning rate of its own instead of the round's
+    thaws: Names = nothing  # frozen tensors that become the client's own (personalisation only)
+    stage: str = ""  # a name, where a paper reports accuracy after each stage
+    loss: str = "recipe"  # recipe: all of its loss and corrections; criterion: without its penalties; ce: plain
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a hook may look at on the client. `kept`, `sent` and `ready` are the asking piece's own."""
+
+    net: Net
+    w0: Tree  # shared parameters as received, w^t
+    x: Tensor  # [n_k, ...] as stored
+    y: Tensor  # [n_k]
+    round: int
+    lr: float  # eta_t, constant within the round
+    k_eff: Tree  # per parameter: total weight of the gradients in w_k - w^t; tau_k for plain SGD
+    share: Names
+    kept: dict[str, Any]  # what the piece remembered from its last round here
+    sent: dict[str, Any]  # what its server side broadcast this round
+    ready: dict[str, Any]  # what its `prepare` made for this round
+    _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def w(self) -> Tree:
+        """Shared parameters now; gradients flow through them."""
+        params = self.net.params()
+        return Tree({name: params[name] for name in self.w0})
+
+    @property
+    def counts(self) -> Tensor:
+        """Examples per class, n_{k,c}, [C]."""
+        return torch.bincount(self.y, minlength=self.net.classes)
+
+    def class_means(self) -> Tensor:
+        """Mean feature of each local class in eval mode, [C, d]; zero rows for absent classes."""
+        h = self.net.features_of(self.x)  # [n_k, d]
+        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, self.y, h)  # [C, d]
+        return sums / self.counts.clamp(min=1)[:, None]
+
+    def frozen(self, w: Tree) -> Net:
+        """A copy of the net that holds w and learns nothing: a teacher, or the model of last round."""
+        return copy.deepcopy(self.net).load(w).eval().requires_grad_(False)
+
+    def prepared(self, ready: dict[str, Any]) -> Local:
+        """The same client with what the pieces made ready for this round."""
+        return replace(self, ready=ready, _views={})
+
+    def of(self, piece: Piece) -> Local:
+        """The same client as one piece sees it; one view a piece, made once."""
+        view = self._views.get(piece.name)
+        if view is None:
+            mine = {side: getattr(self, side).get(piece.name, {}) for side in ("kept", "sent", "ready")}
+            view = self._views[piece.name] = replace(self, **mine, _views={})
+        return view
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """Total weight of the gradients in w_0 - w_tau, over eta: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
+    rho = momentum
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -1,0 +1,26 @@
+"""The losses as plain functions of logits and labels; means over the batch (D8)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ABSENT = {"floor1": 1.0, "eps": 1e-12, "mask": 0.0}  # what a count of zero becomes (D12)
+
+
+def log_prior(counts: Tensor, absent: str) -> Tensor:
+    """log n_{k,c}, [C]; -inf for absent classes under `mask`, which drops them from the softmax."""
+    n = counts.double()
+    return torch.where(n > 0, n, torch.full_like(n, ABSENT[absent])).log().float()
+
+
+def balanced_softmax(z: Tensor, y: Tensor, prior: Tensor, gamma: float) -> Tensor:
+    """-log( n_y^gamma exp(z_y) / sum_c n_c^gamma exp(z_c) ) = CE(z + gamma log n, y)."""
+    return F.cross_entropy(z + gamma * prior, y)
+
+
+def contrast(h: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
+    """-log( exp(cos(h, near)/tau) / (exp(cos(h, near)/tau) + exp(cos(h, far)/tau)) ), [B, d] each."""
+    sims = torch.stack([F.cosine_similarity(h, near), F.cosine_similarity(h, far)], dim=1)  # [B, 2]
+    return F.cross_entropy(sims / tau, torch.zeros(len(h), dtype=torch.long, device=h.device))

@@ -1,0 +1,14 @@
+"""FedBABU: Towards Enhanced Representation for Federated Image Classification (Oh et al., 2022)."""
+
+from typing import Any
+
+from headway.piece import Piece
+
+
+class Babu(Piece):
+    """The classifier stays at its common random start during the federation; only the body is trained."""
+
+    name, slot, paper = "babu", "head", "oh2022fedbabu"
+
+    def head(self) -> dict[str, Any]:
+        return {"weights": "frozen_random"}

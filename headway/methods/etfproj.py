@@ -1,0 +1,37 @@
+"""FedETF: No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed Classifier
+(Li et al., 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import RecipeError
+from headway.piece import Piece, setting
+
+if TYPE_CHECKING:
+    from headway.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class ETFProj(Piece):
+    """mu = g(p; h) / ||g(p; h)||, z_c = beta v_c . mu: a projection towards a fixed ETF, under a temperature."""
+
+    name, slot, paper = "etfproj", "head", "li2023fedetf"
+    d: int | None = setting(None, "width after the projection; C when not given", ge=1)
+    temperature: str = setting("learnable", "beta", choices=("learnable", "fixed"))
+    beta: float = setting(1.0, "value of a fixed temperature", gt=0)
+    project: bool = setting(True, "false: unit features meet the ETF directly (Table 4)")
+
+    def head(self) -> dict[str, Any]:
+        beta = "learnable" if self.temperature == "learnable" else self.beta
+        spec = {"weights": "frozen_etf", "wnorm": "unit", "scale": beta, "bias": False}
+        return spec | ({"feat": "proj+l2", "proj_dim": self.d} if self.project else {"feat": "l2"})
+
+    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
+        d = (self.d or classes) if self.project else dim
+        if d < classes - 1:
+            fix = "leave d out" if self.project else "use project=true, or a wider body"
+            raise RecipeError(
+                f"etfproj: {classes} classes need at least {classes - 1} features and there are {d}; {fix}"
+            )

@@ -1,0 +1,13 @@
+"""FedPer: Federated Learning with Personalization Layers (Arivazhagan et al., 2019)."""
+
+from headway.local import in_head
+from headway.piece import Piece
+
+
+class FedPer(Piece):
+    """Body and head train together; the head never leaves its client."""
+
+    name, slot, paper = "fedper", "share", "arivazhagan2019fedper"
+
+    def share(self, name: str) -> bool:
+        return not in_head(name)

@@ -1,0 +1,49 @@
+"""Global memory vectors: Neural Collapse Inspired Federated Learning with Non-iid Data (Huang et al., 2023)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.local import Local
+from headway.piece import Piece, setting
+from headway.state import Report
+from headway.tree import Tree
+
+
+@dataclass(frozen=True)
+class GMV(Piece):
+    """Training adds the global mean of its class to each feature, so that clients optimise a shared point."""
+
+    name, slot, paper, neutral = "gmv", "reg", "huang2023etf", {"alpha": 0.0}
+    alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
+    warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
+
+    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
+        device = next(iter(w.values())).device if w else None
+        return {"mu": torch.zeros(classes, dim, device=device)}  # [C, d], no shift yet
+
+    def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return {"mu": kept["mu"]}
+
+    def lift(self, h: Tensor, y: Tensor, local: Local) -> Tensor:  # h' = h + alpha mu_y; training only
+        if local.round < self.warmup or self.alpha == 0:
+            return h
+        return h + self.alpha * local.sent["mu"][y]  # [B, d]
+
+    def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
+        if local.round < self.warmup - 1:
+            return {}, {}
+        return {
+            "owns": local.counts > 0,
+            "mean": local.class_means(),
+        }, {}  # h, not h': mu must not feed on itself
+
+    def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:
+        if not reports[0].sent:
+            return kept
+        owners = torch.stack([r.sent["owns"].float() for r in reports]).sum(0)[:, None]  # [C, 1]
+        mu = torch.stack([r.sent["mean"] for r in reports]).sum(0) / owners.clamp(min=1)  # mean over owners, [C, d]
+        return {"mu": torch.where(owners > 0, mu, kept["mu"])}

@@ -1,0 +1,50 @@
+"""Counts, means and covariances that pool exactly, whatever the split; and samples drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and scatter of a set of vectors, in float64."""
+
+    n: int
+    mean: Tensor  # [d]
+    scatter: Tensor  # [d, d], sum of (e - mean)(e - mean)^T = (n - 1) Sigma
+
+    @classmethod
+    def of(cls, e: Tensor) -> Moments:
+        """The moments of the rows of e, [n, d]; a single row has no scatter."""
+        e = e.double()
+        centred = e - e.mean(0)
+        return cls(len(e), e.mean(0), centred.T @ centred)
+
+    @classmethod
+    def pool(cls, parts: Sequence[Moments]) -> Moments:
+        """Exactly the moments of all the vectors together: no term is a difference of large numbers."""
+        n = sum(p.n for p in parts)
+        mu = torch.stack([p.n * p.mean for p in parts]).sum(0) / n
+        scatter = torch.stack([p.scatter + p.n * torch.outer(p.mean - mu, p.mean - mu) for p in parts]).sum(0)
+        return cls(n, mu, scatter)
+
+    @property
+    def cov(self) -> Tensor:
+        """Sigma, unbiased, [d, d]; zero for a single vector."""
+        return self.scatter / max(self.n - 1, 1)
+
+    def with_cov(self, cov: Tensor) -> Moments:
+        """The same mean under another covariance."""
+        return replace(self, scatter=cov * max(self.n - 1, 1))
+
+    def sample(self, m: int, rng: torch.Generator) -> Tensor:
+        """m draws of N(mean, Sigma), [m, d]; works for any rank, negative rounding of eigenvalues cut off."""
+        cov = self.cov.cpu()
+        values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
+        noise = torch.randn(m, len(self.mean), generator=rng, dtype=torch.float64)
+        draws = noise * values.clamp(min=0).sqrt() @ vectors.T
+        return (self.mean.cpu() + draws).float().to(self.mean.device)

@@ -1,0 +1,109 @@
+"""The end of a run: calibration, personal models, the figures of summary.json, the model files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from headway import rounds
+from headway.diagnostics.accuracy import PersonalScore, curve_figures, failure, global_score
+from headway.models.net import Net
+from headway.recipes import Recipe
+from headway.rundir import save_tensors
+from headway.state import Server
+
+if TYPE_CHECKING:
+    from headway.engine import Engine
+    from headway.task import Task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is computed once, after the last round, from the server's state and the clients' data."""
+
+    server: Server
+    recipe: Recipe
+    task: Task
+    engine: Engine
+    test: tuple[Tensor, Tensor]
+    ids: Sequence[int]  # the clients evaluated personally
+    out: Path
+    say: Callable[[str], None]
+
+    def figures(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], Net]:
+        """The summary without sums over time, and the model the run ends with."""
+        server, recipe, task = self.server, self.recipe, self.task
+        net = rounds.global_net(server, recipe, task)
+        score = global_score(net, *self.test)
+        failed = failure(rows, task.classes)
+        summary: dict[str, Any] = {
+            "recipe": str(recipe),
+            "label": recipe.title,
+            "seed": task.seed,
+            "rounds": server.round,
+            "failed": failed,
+            "global_acc": score.acc,
+            **curve_figures([r["global_acc"] for r in rows if r["global_acc"] is not None]),
+            "global_loss": score.loss,
+            "balanced_acc": score.balanced,
+            "per_class": score.per_class,
+        }
+        if recipe.acting("calibrate") and not failed:
+            self.say("calibrating")
+            net = rounds.finish(server, recipe, task, self.engine)
+            after = global_score(net, *self.test)
+            summary["global_acc"] = after.acc
+            summary["calibrated"] = {
+                "before": score.acc,
+                "after": after.acc,
+                "loss": after.loss,
+                "balanced_acc": after.balanced,
+                "per_class": after.per_class,
+            }
+        return summary | self.personal(failed), net
+
+    def personal(self, failed: str | None) -> dict[str, Any]:
+        """The clients' own models on their own tests, after whatever makes them personal."""
+        server, recipe, task = self.server, self.recipe, self.task
+        if not self.ids or failed:
+            return {"personal": None}
+        self.say("personal models")
+        phases = rounds.personal_phases(recipe, task)
+        has_own = any(not recipe.share(name) for name in server.w)
+        keep = bool(has_own or recipe.acting("personalise"))
+        if keep:
+            (self.out / "clients").mkdir(exist_ok=True)
+        results = []
+        for result in self.engine.personal(recipe, task, rounds.cast_of(server, recipe), self.ids, phases, keep):
+            if keep:
+                save_tensors(result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe))
+            results.append(replace(result, tensors=type(result.tensors)()))  # on disk now; memory stays flat
+        n = {r.client: r.n for r in results}
+        final = PersonalScore({r.client: r.last for r in results}, n)
+        stages = {
+            stage: PersonalScore({r.client: r.correct[stage] for r in results}, n).mean for stage in results[0].correct
+        }
+        own = {
+            "mean": final.mean,
+            "std": final.std,
+            "pooled": final.pooled,
+            "clients": len(results),
+            "of": len(task.data),
+            "stages": stages,
+            "per_client": {str(k): acc for k, acc in final.accs.items()},
+        }
+        return {"personal": own} | (self.mean_head() if has_own else {})
+
+    def mean_head(self) -> dict[str, Any]:
+        """Where heads are personal: the global accuracy with the mean of them, beside the untrained one."""
+        store = self.engine.store
+        clients = [c for k in store.ids() if (c := store.get(k)) is not None and c.personal]
+        if not clients:
+            return {}
+        w = self.server.w | rounds.mean_of_personal([c.personal for c in clients])
+        net = rounds.global_net(replace(self.server, w=w), self.recipe, self.task)
+        return {"global_acc_mean_of_personal": global_score(net, *self.test).acc}

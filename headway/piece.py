@@ -1,0 +1,196 @@
+"""Piece: the hooks of one round, in the order of the round, each with its FedAvg default and its folding rule."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.errors import RecipeError
+from headway.local import Batch, Local, Phase
+from headway.tree import Tree, mean
+
+if TYPE_CHECKING:
+    from headway.models.net import Net
+    from headway.recipes import Recipe
+    from headway.state import Report
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+HOOKS: dict[str, str] = {}  # hook name -> fold, in the order of the round; read off the marks below
+
+
+def _mark(fold: str) -> Callable[[Hook], Hook]:
+    def mark(hook: Hook) -> Hook:
+        HOOKS[hook.__name__] = fold
+        return hook
+
+    return mark
+
+
+one, chain, total, merge, own = (_mark(fold) for fold in ("one", "chain", "total", "merge", "own"))
+
+
+class Grad(Protocol):
+    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters."""
+
+    def __call__(self) -> Tree: ...
+
+
+def setting(
+    default: Any,
+    about: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """A setting of a piece: its default, what it means, and what it may be."""
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": tuple(choices)}
+    return field(default=default, metadata={"about": about, **limits})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one paper adds to the round. Every hook left alone is FedAvg.
+
+    The mark on a hook says how a recipe folds several pieces together:
+      @one    a single piece decides                 @chain  each transforms what the last one gave
+      @total  contributions are added up             @merge  settings are united; a clash is an error
+      @own    each works on its own notes and messages
+    """
+
+    name: ClassVar[str]
+    slot: ClassVar[str]  # base, head, loss, reg, share, post, personal or calib
+    paper: ClassVar[str] = ""  # key of its entry in methods/references.bib
+    neutral: ClassVar[dict[str, Any] | None] = None  # settings at which the piece changes nothing
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            check_setting(self.name, f.name, getattr(self, f.name), f.metadata)
+
+    # ---- the model: h = body(x), z = head(h)
+    @merge
+    def head(self) -> dict[str, Any]:  # kind, feat, weights, wnorm, scale, bias (heads.py)
+        return {}
+
+    @own
+    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
+        """Raise RecipeError when this piece cannot work here."""
+
+    # ---- what is remembered: by the server from round 0, by a client from its first round
+    @own
+    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
+        return {}
+
+    @own
+    def init_client(self, w: Tree) -> dict[str, Any]:  # w: the shared parameters it receives first
+        return {}
+
+    # ---- server -> clients
+    @one
+    def share(self, name: str) -> bool:  # False: this parameter stays on its client
+        return True
+
+    @own
+    def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    # ---- on the client, before the first step
+    @one
+    def phases(self, epochs: int) -> list[Phase]:
+        return [Phase(epochs)]
+
+    @own
+    def prepare(self, local: Local) -> dict[str, Any]:  # teachers, priors, masks: read as local.ready
+        return {}
+
+    # ---- on the client, every step
+    @chain
+    def lift(self, h: Tensor, y: Tensor, local: Local) -> Tensor:  # features, in training only
+        return h
+
+    @one
+    def criterion(self, batch: Batch, local: Local) -> Tensor:
+        return F.cross_entropy(batch.z, batch.y)
+
+    @total
+    def penalty(self, batch: Batch, local: Local) -> Tensor:
+        return torch.zeros(())
+
+    @one
+    def gradient(self, grad: Grad, local: Local) -> Tree:
+        return grad()
+
+    @chain
+    def correct(self, g: Tree, local: Local) -> Tree:  # before clipping and momentum
+        return g
+
+    # ---- on the client, after the last step
+    @own
+    def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, local.kept  # (what I send, what I keep)
+
+    @chain
+    def upload(self, w: Tree, local: Local) -> Tree:  # what goes up as w_k, after `report` has seen w
+        return w
+
+    # ---- on the server
+    @one
+    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
+        return mean([r.w for r in reports], p)
+
+    @own
+    def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:
+        return kept
+
+    @one
+    def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
+        return w_new, kept
+
+    @chain
+    def post(self, w: Tree, reports: Sequence[Report]) -> Tree:
+        return w
+
+    # ---- after the last round
+    @own
+    def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:  # asked of every client, without training
+        return {}
+
+    @one
+    def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
+        return net  # on the server, on a copy of the global model
+
+    @one
+    def personalise(self, epochs: int, lr: float) -> list[Phase]:
+        return []  # phases each client runs for itself; lr is the task's first learning rate
+
+
+def acts(piece: Piece, hook: str) -> bool:
+    """Whether the piece's class answers this hook itself."""
+    return getattr(type(piece), hook) is not getattr(Piece, hook)
+
+
+def check_setting(piece: str, name: str, value: Any, rule: Any) -> None:
+    """Refuse a value outside its range, with the range in the message."""
+    if value is None or isinstance(value, bool):
+        return
+    if choices := rule.get("choices"):
+        if value not in choices:
+            raise RecipeError(f"{piece}({name}={value}): {name} is one of {', '.join(choices)}")
+        return
+    if not isinstance(value, int | float):
+        return
+    compare = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = {key: rule[key] for key in compare if rule.get(key) is not None}
+    if not math.isfinite(value) or not all(compare[key](value, bound) for key, bound in bounds.items()):
+        wanted = " and ".join(f"{signs[key]} {bound:g}" for key, bound in bounds.items())
+        raise RecipeError(f"{piece}({name}={value}): {name} must be a finite number {wanted}".rstrip())

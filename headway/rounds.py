@@ -1,0 +1,105 @@
+"""The loop: begin, run_round, run, finish. It is FedAvg; a recipe says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from headway.local import Phase
+from headway.models.net import Net
+from headway.recipes import Recipe
+from headway.state import Broadcast, Report, Server
+from headway.tree import Tree, mean, stream
+
+if TYPE_CHECKING:
+    from headway.engine.local import Engine
+    from headway.task import Task
+
+
+class Watcher(Protocol):
+    """Looks at the server and the reports after a round; never changes them."""
+
+    def __call__(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> None: ...
+
+
+def cast_of(server: Server, recipe: Recipe) -> Broadcast:
+    """What every client of this round receives."""
+    return Broadcast(server.round, server.w.only(recipe.share), server.stats, recipe.broadcast(server.kept))
+
+
+def run_round(server: Server, recipe: Recipe, task: Task, engine: Engine) -> tuple[Server, Broadcast, list[Report]]:
+    # select -> broadcast -> local training -> report
+    chosen = task.sampling(server.round)
+    cast = cast_of(server, recipe)
+    reports = engine.train(recipe, task, cast, chosen)
+    reports = sorted(reports, key=lambda r: r.client)  # a sum must not depend on who answered first
+
+    # aggregate -> server step
+    with torch.no_grad():
+        p = task.weights(reports)
+        w = recipe.aggregate(cast.w, reports, p)
+        kept = recipe.absorb(server.kept, reports, num_clients=len(task.data))
+        w, kept = recipe.server_step(cast.w, w, kept)
+        w = recipe.post(w, reports)
+        stats = mean([r.stats for r in reports], p)
+    engine.commit()  # the round is whole: what the clients remember of it becomes theirs
+    return Server(server.round + 1, server.w | w, stats, kept), cast, reports
+
+
+def begin(recipe: Recipe, task: Task) -> Server:
+    """Round 0: the global model and the server's first notes. Clients come into being when they first take part."""
+    recipe.check(recipe, task.dim, task.classes)
+    net = task.net(recipe)
+    w = net.params().copy()
+    return Server(0, w, net.stats(), recipe.init_server(w.only(recipe.share), task.dim, task.classes))
+
+
+def run(
+    recipe: Recipe,
+    task: Task,
+    engine: Engine,
+    rounds: int,
+    server: Server | None = None,
+    watchers: Sequence[Watcher] = (),
+    stop: Callable[[], bool] = lambda: False,
+) -> Server:
+    """All rounds, from the start or from a checkpoint; watchers look and never touch."""
+    server = server or begin(recipe, task)
+    while server.round < rounds and not stop():
+        server, cast, reports = run_round(server, recipe, task, engine)
+        for watch in watchers:
+            watch(server, cast, reports)  # evaluation, checkpoint, progress
+    return server
+
+
+def global_net(server: Server, recipe: Recipe, task: Task) -> Net:
+    """The global model, ready to predict."""
+    return task.net(recipe).load(server.w, server.stats).eval()
+
+
+def finish(server: Server, recipe: Recipe, task: Task, engine: Engine) -> Net:
+    """After the last round: survey every client, calibrate a copy of the global model."""
+    net = global_net(server, recipe, task)
+    if not recipe.acting("calibrate"):
+        return net
+    surveys = engine.survey(recipe, task, net)
+    return recipe.calibrate(net, surveys, stream(task.seed, "finish")).eval()
+
+
+def personal_phases(recipe: Recipe, task: Task) -> list[Phase]:
+    """What makes the global model a client's own after the last round.
+
+    A piece that personalises decides; a client that keeps parameters of its own is personal already; for all other
+    recipes it is one more local training, the papers' usual reading.
+    """
+    if recipe.acting("personalise"):
+        return recipe.personalise(task.epochs, task.lr(0))
+    has_own = any(not recipe.share(name) for name in task.first_params(recipe))
+    return [] if has_own else recipe.phases(task.epochs)
+
+
+def mean_of_personal(personal: Sequence[Tree]) -> Tree:
+    """The plain average of the clients' own parameters, in the order given: a global head where none is trained."""
+    return mean(personal, [1 / len(personal)] * len(personal))

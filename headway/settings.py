@@ -1,0 +1,116 @@
+"""Settings: all that two compared methods must share, checked before anything is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from headway.errors import ConfigError, nearest
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """The task as text. Every field is an option of `headway run` or a `--set field=value`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    data: str = Field("digits", description="name of a data set, or a path to .npz, .csv, .parquet or an image folder")
+    data_dir: str | None = Field(None, description="folder with the data set's own archives")
+    train_size: Count | None = Field(None, description="take a fixed subset of this many training samples")
+    test_size: Count | None = Field(None, description="take a fixed subset of this many test samples")
+    model: str = Field("auto", description="a model of `headway list models`, or file.py:Name of your own")
+    weights: str | None = Field(None, description="safetensors file the body starts from")
+    bn: Literal["running", "batch", "group"] = Field("running", description="normalisation layers")
+    normalise: Literal["dataset", "half", "imagenet", "none"] = Field("dataset", description="input statistics")
+    augment: str = Field("none", description="crop(4)+flip, cutout(16), rotate(15)")
+    partition: str = Field("dir(0.1)", description="iid, dir(a), shard(s), classes(n), natural, or a saved file")
+    clients: Count = Field(20, description="number of clients, K")
+    local_test: str = Field(
+        "shard", description="shard: the test set with each client's labels; 0.3: own hold-out; none"
+    )
+    merge_test: bool = Field(False, description="partition training and test data together (FedTC's protocol)")
+    sampling: float = Field(1.0, gt=0, le=1, allow_inf_nan=False, description="share of clients in a round")
+    rounds: Count = Field(20, description="rounds, T")
+    epochs: Count = Field(1, description="local epochs, E")
+    batch_size: Count = Field(32, description="local batch size, B")
+    lr: Positive = Field(0.05, description="client learning rate, eta")
+    lr_decay: str = Field("1", description="factor a round (0.99), or factor@rounds (0.1@160,240)")
+    momentum: float = Field(0.9, ge=0, lt=1, allow_inf_nan=False, description="client momentum, reset every round")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="on every trained parameter")
+    clip_norm: Positive | None = Field(None, description="largest gradient norm of a local step")
+    aggregation: Literal["weighted", "uniform"] = Field("weighted", description="p_k by n_k, or all alike")
+    persist_momentum: bool = Field(False, description="clients keep momentum buffers across rounds")
+    seed: int = Field(0, ge=0, description="partition, sampling, first weights, data order")
+    eval_every: Count = Field(1, description="evaluate after every so many rounds, and after the last")
+    personal_clients: Count = Field(1000, description="at most this many clients are evaluated personally")
+
+    @field_validator("lr_decay", mode="before")
+    @classmethod
+    def _decay_as_text(cls, value: Any) -> Any:
+        return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @field_validator("lr_decay")
+    @classmethod
+    def _decay_parses(cls, value: str) -> str:
+        parse_decay(value)
+        return value
+
+    def lr_at(self, t: int) -> float:
+        """eta_t, a function of the round alone (D7)."""
+        factor, milestones = parse_decay(self.lr_decay)
+        power = t if milestones is None else sum(t >= m for m in milestones)
+        return float(self.lr * factor**power)
+
+
+def parse_decay(text: str) -> tuple[float, tuple[int, ...] | None]:
+    """'0.99' -> (0.99, None): every round; '0.1@160,240' -> (0.1, (160, 240)): at these rounds."""
+    factor_text, at, rounds_text = text.partition("@")
+    try:
+        factor = float(factor_text)
+        rounds = tuple(int(r) for r in rounds_text.split(",")) if at else None
+    except ValueError:
+        raise ValueError("give a factor a round such as 0.99, or factor@rounds such as 0.1@160,240") from None
+    if not math.isfinite(factor) or not 0 < factor <= 1:
+        raise ValueError("the factor must be above 0 and at most 1")
+    return factor, rounds
+
+
+def settings(values: Mapping[str, Any]) -> Settings:
+    """Checked settings; every mistake in one sentence."""
+    known = list(Settings.model_fields)
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        name = unknown[0]
+        raise ConfigError(f"{name}={values[name]}: there is no setting '{name}'; {nearest(name, known)}")
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: Any) -> str:
+    """One pydantic complaint in words: field, value, what it must be."""
+    field, found, limits = ".".join(map(str, error["loc"])), error["input"], error.get("ctx", {})
+    kind = error["type"]
+    words = {
+        "greater_than": f"must be above {limits.get('gt')}",
+        "greater_than_equal": f"must be at least {limits.get('ge')}",
+        "less_than": f"must be below {limits.get('lt')}",
+        "less_than_equal": f"must be at most {limits.get('le')}",
+        "finite_number": "must be a finite number",
+        "literal_error": f"must be {limits.get('expected')}",
+        "value_error": str(limits.get("error", "")),
+    }.get(kind)
+    if words is None:
+        if kind.startswith(("int", "float")):
+            words = f"must be a {'whole ' if kind.startswith('int') else ''}number"
+        elif kind.startswith("bool"):
+            words = "must be true or false"
+        else:
+            words = error["msg"].lower()
+    return f"{field}={found}: {field} {words}"

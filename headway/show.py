@@ -1,0 +1,233 @@
+"""What the commands print: tables for people, the same facts as plain values for `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from headway import rounds
+from headway.client import first_client, train_client
+from headway.comparison import Comparison, Row
+from headway.data import DATASETS, Dataset
+from headway.data.partition import PARTITIONS, Partition, describe
+from headway.data.plots import plot, rows
+from headway.errors import ConfigError, nearest
+from headway.methods import REGISTRY
+from headway.methods import recipe as parse_recipe
+from headway.models import MODELS
+from headway.recipes import Recipe, explain, summary_line
+from headway.rundir import Run
+from headway.settings import Settings
+from headway.state import Broadcast
+from headway.task import build
+
+
+def plain_table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return table
+
+
+def percent(value: float | None, std: float | None = None) -> str:
+    if value is None:
+        return "n/a"
+    return f"{100 * value:.2f}" if std is None else f"{100 * value:.2f} ± {100 * std:.2f}"
+
+
+def summary(console: Console, run: Run) -> None:
+    """One finished run."""
+    s = run.summary
+    console.print(f"[bold]{s['label']}[/bold]: {s['rounds']} rounds in {s['seconds']:.1f} s -> {run.path}")
+    if s["failed"]:
+        console.print(f"failed: {s['failed']}")
+    table = plain_table("accuracy, %", "value")
+    table.add_row("global, last round", percent(s["last"]))
+    if cal := s.get("calibrated"):
+        table.add_row("global, calibrated", percent(cal["after"]))
+    table.add_row("global, mean of the last 5 / 50", f"{percent(s['last5'])} / {percent(s['last50'])}")
+    table.add_row("global, best round (not a result)", percent(s["best"]))
+    table.add_row("global, balanced over classes", percent(s.get("calibrated", s)["balanced_acc"]))
+    if own := s["personal"]:
+        table.add_row("personal, mean ± std over clients", percent(own["mean"], own["std"]))
+        table.add_row("personal, pooled", percent(own["pooled"]))
+    table.add_row("megabytes up / down", f"{s['bytes_up'] / 1e6:.2f} / {s['bytes_down'] / 1e6:.2f}")
+    console.print(table)
+
+
+def leaderboard(console: Console, c: Comparison) -> None:
+    """Recipes in the order of their global accuracy after the last round."""
+    several = len(c.seeds) > 1
+    table = plain_table("recipe", "global %", "last 5 %", "personal %", "pooled %", "MB", "s")
+
+    def cell(row: Row, figure: str) -> str:
+        return percent(row.mean(figure), row.std(figure) if several else None)
+
+    for row in c.rows:
+        name = row.recipe + (f"  (failed: {row.failed} of {len(c.seeds)})" if row.failed else "")
+        sizes = [f"{row.mean(f) or 0:.1f}" for f in ("megabytes", "seconds")]
+        table.add_row(name, *(cell(row, f) for f in ("global", "last5", "personal", "pooled")), *sizes)
+    console.print(table)
+    seeds = f"seeds {', '.join(map(str, c.seeds))}; ± is the spread over seeds" if several else f"seed {c.seeds[0]}"
+    console.print(f"global: the last round (calibrated where the recipe calibrates); {seeds}")
+    console.print(f"runs and leaderboard.json, leaderboard.csv in {c.path}")
+
+
+# ---- list
+def listing(what: str) -> list[dict[str, Any]]:
+    kinds = {
+        "pieces": _pieces,
+        "recipes": _recipes,
+        "models": _models,
+        "data": _data,
+        "partitions": _partitions,
+    }
+    if what not in kinds:
+        raise ConfigError(f"list {what}: there is no such list; {nearest(what, kinds)}")
+    return kinds[what]()
+
+
+def _pieces() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": p.name,
+            "slot": p.slot,
+            "settings": {f.name: {"default": f.default, "about": f.metadata.get("about", "")} for f in fields(p)},
+            "about": summary_line(p),
+            "paper": p.paper,
+        }
+        for p in REGISTRY.pieces
+    ]
+
+
+def _recipes() -> list[dict[str, Any]]:
+    named = {p.name: p.name for p in REGISTRY.pieces if p.slot in ("base", "share")} | dict(REGISTRY.aliases)
+    return [{"name": name, "pieces": str(parse_recipe(name))} for name in named]
+
+
+def _models() -> list[dict[str, Any]]:
+    return [{"name": m.name, "about": m.about, "min_size": m.min_size, "bn": m.bn} for m in MODELS.values()]
+
+
+def _data() -> list[dict[str, Any]]:
+    return [{f.name: getattr(d, f.name) for f in fields(d)} for d in DATASETS.values()]
+
+
+def _partitions() -> list[dict[str, Any]]:
+    return [{"name": name, "about": about} for name, about in PARTITIONS.items()]
+
+
+def listing_table(console: Console, what: str, items: Sequence[dict[str, Any]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in items[0]:
+        table.add_column(column, overflow="fold")
+    for item in items:
+        table.add_row(*(_cell(v) for v in item.values()))
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v['default']}" for k, v in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+# ---- explain
+def explanation(recipe: Recipe) -> dict[str, Any]:
+    hooks = [{"hook": hook, "fold": fold, "pieces": who} for hook, fold, who in explain(recipe)]
+    return {"recipe": str(recipe), "hooks": hooks, **travels(recipe)}
+
+
+def explain_text(console: Console, recipe: Recipe) -> None:
+    facts = explanation(recipe)
+    console.print(f"{recipe}: everything not listed is FedAvg's", markup=False)
+    for line in facts["hooks"]:
+        console.print(f"  {line['hook']:<12} {line['fold']:<6} {' '.join(line['pieces'])}", markup=False)
+    for what in ("down", "up", "stays", "frozen", "once"):
+        if facts[what]:
+            console.print(f"  {what + ':':<8}{', '.join(facts[what])}", markup=False)
+
+
+def travels(recipe: Recipe) -> dict[str, list[str]]:
+    """What goes down, up, stays on the client, is fixed for all, and is asked once at the end; read off a real round
+    on a tiny task, late enough that every warm-up is over."""
+    classes = 3
+    x = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(24) % classes
+    toy = Dataset("toy", x, y, x, y, classes, ("a", "b", "c"), (0.0,) * 8, (1.0,) * 8, scale=1.0)
+    task = build(Settings(data="toy", model="mlp_small", clients=2, partition="iid"), dataset=toy)
+    server = rounds.begin(recipe, task)
+    late = 10**6
+    cast = Broadcast(late, server.w.only(recipe.share), server.stats, recipe.broadcast(server.kept))
+    report, client = train_client(recipe, task, cast, first_client(recipe, task, cast, 0))
+    net = task.net(recipe)
+    notes = {
+        "down": [f"{p}.{key}" for p, note in cast.sent.items() for key in note],
+        "up": [f"{p}.{key}" for p, note in report.sent.items() for key in note],
+        "stays": [f"{p}.{key}" for p, note in client.kept.items() for key in note],
+    }
+    x0, y0 = task.data[0]
+    asked = recipe.survey(net, x0, y0) if recipe.acting("survey") else {}
+    return {
+        "down": parts(list(cast.w)) + notes["down"],
+        "up": parts(list(report.w)) + notes["up"],
+        "stays": parts(list(client.personal)) + notes["stays"],
+        "frozen": [name for name in net.frozen() if name != "head.scale"],
+        "once": [f"{p}: {len(a)} answers a client, one a class" for p, a in asked.items()],
+    }
+
+
+def parts(names: Sequence[str]) -> list[str]:
+    """Parameter names in the words of the net: the body as a whole, the head by tensor."""
+    body = ["body"] if any(n.startswith("body.") for n in names) else []
+    return body + [n for n in names if not n.startswith("body.")]
+
+
+# ---- partition
+@dataclass(frozen=True)
+class DrawnPartition:
+    """A partition with what is needed to describe it."""
+
+    partition: Partition
+    dataset: Dataset
+
+    def save(self, out: Path) -> None:
+        labels = self.dataset.y.numpy()
+        self.partition.save(out / "partition.json", labels)
+        title = f"{self.dataset.name}, {self.partition.spec}, seed {self.partition.seed}"
+        plot(self.partition, labels, out / "partition.png", self.dataset.class_names, title)
+
+    def record(self) -> dict[str, Any]:
+        p, labels = self.partition, self.dataset.y.numpy()
+        facts = {"spec": p.spec, "seed": p.seed, "hash": p.hash(), "notes": p.notes}
+        return facts | {"counts": p.counts(labels).tolist(), "describe": describe(p, labels)}
+
+    def print(self, console: Console, out: Path | None) -> None:
+        labels = self.dataset.y.numpy()
+        header, *body = rows(self.partition, labels)
+        table = plain_table(*header)
+        for line in body:
+            table.add_row(*line)
+        console.print(f"{self.dataset.name}, {self.partition.spec}, seed {self.partition.seed}", markup=False)
+        console.print(table)
+        for name, value in describe(self.partition, labels).items():
+            console.print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}", markup=False)
+        for name, value in self.partition.notes.items():
+            console.print(f"{name}: {value}", markup=False)
+        console.print(f"hash: {self.partition.hash()}")
+        if out:
+            console.print(f"saved: {out / 'partition.json'}, {out / 'partition.png'}")
+
+
+def drawn_partition(s: Settings) -> DrawnPartition:
+    task = build(s)
+    return DrawnPartition(task.partition, task.dataset)

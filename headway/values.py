@@ -1,0 +1,112 @@
+"""Values <-> one safetensors file: tensors as they are, everything else as JSON in the file's header. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from headway.errors import CheckpointError, DiskError
+from headway.tree import Tree
+
+T = TypeVar("T")
+
+
+def flatten(value: Any, tensors: dict[str, Tensor], path: str = "v") -> Any:
+    """The JSON skeleton of a value; its tensors land in `tensors` under the paths the skeleton names."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().contiguous()
+        return {"tensor": path}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"fields": {k: flatten(v, tensors, f"{path}/{k}") for k, v in parts.items()}}
+    if isinstance(value, dict):
+        kind = "tree" if isinstance(value, Tree) else "dict"
+        items = [[k, flatten(v, tensors, f"{path}/{k}")] for k, v in value.items()]
+        return {kind: items}
+    if isinstance(value, list | tuple):
+        return {"list": [flatten(v, tensors, f"{path}/{i}") for i, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"is": value}
+    raise TypeError(
+        f"{path} holds a {type(value).__name__}; notes are tensors, trees, numbers, strings and dicts of them"
+    )
+
+
+def unflatten(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value again; dataclasses come back as dicts of their fields."""
+    ((kind, body),) = skeleton.items()
+    if kind == "tensor":
+        return tensors[body]
+    if kind == "fields":
+        return {k: unflatten(v, tensors) for k, v in body.items()}
+    if kind == "tree":
+        return Tree({k: unflatten(v, tensors) for k, v in body})
+    if kind == "dict":
+        return {k: unflatten(v, tensors) for k, v in body}
+    if kind == "list":
+        return [unflatten(v, tensors) for v in body]
+    return body
+
+
+def to_bytes(value: Any, extra: dict[str, str] | None = None) -> bytes:
+    tensors: dict[str, Tensor] = {}
+    skeleton = flatten(value, tensors)
+    blob: bytes = save(
+        {k: v.cpu().clone() for k, v in tensors.items()}, {"skeleton": json.dumps(skeleton), **(extra or {})}
+    )
+    return blob
+
+
+def write_values(path: Path, value: Any) -> None:
+    """Write without ceremony; for working space only."""
+    path.write_bytes(to_bytes(value))
+
+
+def read_raw(path: Path, device: torch.device | None = None) -> Any:
+    """Read a value back; dataclasses come as dicts of their fields."""
+    try:
+        with safe_open(path, framework="pt") as f:
+            meta = f.metadata() or {}
+            tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118  not a dict
+        if device is not None:
+            tensors = {key: t.to(device) for key, t in tensors.items()}
+        return unflatten(json.loads(meta["skeleton"]), tensors)
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        why = type(error).__name__
+        raise CheckpointError(f"{path.name} cannot be read ({why}); it is damaged or not headway's") from error
+
+
+def read_values(path: Path, kind: type[T]) -> T:
+    """Read a dataclass back from a file."""
+    return kind(**read_raw(path))
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """All or nothing: a temporary file beside it, flushed to the disk, renamed; then the folder is flushed."""
+    data = data.encode() if isinstance(data, str) else data
+    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temp, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temp, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temp.unlink(missing_ok=True)
+        raise DiskError(
+            f"{path.name} could not be written to {path.parent} ({error.strerror}); "
+            f"free space or choose another --out, and what was there before is still whole"
+        ) from error

@@ -1,0 +1,197 @@
+"""The laws: what every piece and every engine keeps. New pieces are picked up from the registry by themselves."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+from dataclasses import fields
+
+import pytest
+import toy
+import torch
+
+from headway import rounds
+from headway.checkpoint import Checkpoints
+from headway.client import first_client, train_client
+from headway.engine import ClientStore, DirectoryStore, LocalEngine
+from headway.methods import REGISTRY
+from headway.methods import recipe as parse
+from headway.state import Client, Report
+from headway.values import flatten, to_bytes, unflatten
+
+EARLY = {"gmv": "gmv(warmup=1)"}  # so that its memory is at work within three rounds
+PIECES = [EARLY.get(p.name, p.name) for p in REGISTRY.pieces]
+SUMS = [
+    "scaffold+fn",
+    "fedavg+etf+gmv(warmup=1)",
+    "moon+ccvr",
+    "fedetf+prox+moon",
+    "scaffold+fedrep",
+    "fedavgm+fedtc",
+    "scaffold+fn+balanced+prox+moon+gmv(warmup=1)+ft+ccvr",
+]
+RECIPES = PIECES + SUMS
+NEUTRAL = [p for p in REGISTRY.pieces if p.neutral is not None]
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Six label-skewed clients, three a round, with every ingredient that has spoilt reproducibility before."""
+    return toy.skewed(6, sampling=0.5, momentum=0.9, weight_decay=1e-3, lr=0.05, train_size=300, augment="flip")
+
+
+def played(recipe, task, count=3, server=None, engine=None):
+    engine = engine or LocalEngine()
+    return rounds.run(recipe, task, engine, count, server), engine
+
+
+@pytest.mark.parametrize("cls", NEUTRAL, ids=lambda c: c.name)
+def test_neutral_setting_equals_fedavg_bit_for_bit(cls, task):
+    piece = cls(**cls.neutral)
+    settings = ",".join(f"{f.name}={getattr(piece, f.name)}" for f in fields(piece) if f.name in cls.neutral)
+    neutral, _ = played(parse(f"{cls.name}({settings})"), task)
+    plain, _ = played(parse("fedavg"), task)
+    toy.assert_same(neutral.w, plain.w)
+    toy.assert_same(neutral.stats, plain.stats)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_resumed_run_equals_straight_run(text, task, tmp_path):
+    recipe = parse(text)
+    straight = toy.state_of(*played(recipe, task, 3))
+    server, engine = played(recipe, task, 2)
+    Checkpoints(tmp_path, {"recipe": text}).save(server, engine.store, {"line": 2})
+    found, damaged = Checkpoints(tmp_path, {"recipe": text}).load(torch.device("cpu"))
+    assert damaged == [] and found.extra == {"line": 2}
+    store = ClientStore()
+    store.put(found.clients)
+    toy.assert_same(toy.state_of(*played(recipe, task, 3, found.server, LocalEngine(store))), straight)
+
+
+class TravellingEngine(LocalEngine):
+    """Clients in a random order, and every value that travels goes through bytes, as on another machine."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.order = random.Random(seed)
+
+    def train(self, recipe, task, cast, ids):
+        there = type(cast)(**sent_as_bytes(cast))
+        ids = self.order.sample(list(ids), len(ids))
+        pairs = [train_client(recipe, task, there, self.client(recipe, task, there, k)) for k in ids]
+        self._pending = [Client(**sent_as_bytes(client)) for _, client in pairs]
+        return [Report(**sent_as_bytes(report)) for report, _ in pairs]
+
+
+def sent_as_bytes(value):
+    tensors = {}
+    skeleton = json.loads(json.dumps(flatten(value, tensors)))
+    return unflatten(skeleton, {k: v.clone() for k, v in tensors.items()})
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_engines_agree_bit_for_bit(text, task):
+    recipe = parse(text)
+    at_home = toy.state_of(*played(recipe, task))
+    toy.assert_same(toy.state_of(*played(recipe, task, engine=TravellingEngine(7))), at_home)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_store_on_disk_equals_store_in_memory(text, task, tmp_path):
+    recipe = parse(text)
+    in_memory = toy.state_of(*played(recipe, task))
+    on_disk = toy.state_of(*played(recipe, task, engine=LocalEngine(DirectoryStore(tmp_path))))
+    toy.assert_same(on_disk, in_memory)
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_order_of_the_pieces_carries_no_meaning(text, task):
+    recipe = parse(text)
+    expected = toy.state_of(*played(recipe, task, 2))
+    names = text.split("+")
+    for shuffled in itertools.islice(itertools.permutations(names), 1, 4):
+        other = parse("+".join(shuffled))
+        assert str(other) == str(recipe)
+        toy.assert_same(toy.state_of(*played(other, task, 2)), expected)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_hooks_leave_their_arguments_unchanged(text, task):
+    recipe = parse(text)
+    server, engine = played(recipe, task, 2)
+    cast = rounds.cast_of(server, recipe)
+    clients = [engine.client(recipe, task, cast, k) for k in task.sampling(2)]
+    before = copy.deepcopy((server, cast, clients))
+    pairs = [train_client(recipe, task, cast, client) for client in clients]
+    reports = [report for report, _ in pairs]
+    reports_before = copy.deepcopy(reports)
+    with torch.no_grad():
+        p = task.weights(reports)
+        kept = recipe.absorb(server.kept, reports, len(task.data))
+        w, _ = recipe.server_step(cast.w, recipe.aggregate(cast.w, reports, p), kept)
+        recipe.post(w, reports)
+    toy.assert_same((server, cast, clients), before)
+    toy.assert_same(reports, reports_before)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_values_are_stored_without_pickle(text, task):
+    recipe = parse(text)
+    server, engine = played(recipe, task, 2)
+    for value in [server, *(engine.store.get(k) for k in engine.store.ids())]:
+        assert len(to_bytes(value)) > 0  # raises for anything but tensors, trees, numbers, strings and dicts of them
+        toy.assert_same(type(value)(**sent_as_bytes(value)), value)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_personal_and_frozen_tensors_stay_home(text, task):
+    recipe = parse(text)
+    server = rounds.begin(recipe, task)
+    cast = rounds.cast_of(server, recipe)
+    report, client = train_client(recipe, task, cast, first_client(recipe, task, cast, 0))
+    net = task.net(recipe)
+    assert not set(report.w) & set(client.personal)
+    assert not set(report.w) & set(net.frozen())
+    assert set(report.w) | set(client.personal) == set(net.params())
+    assert set(cast.w) == set(report.w)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_frozen_tensors_do_not_move(text, task):
+    """Momentum and weight decay are on; a frozen tensor must not feel them."""
+    recipe = parse(text)
+    trained = []
+
+    class Watching(LocalEngine):
+        def train(self, recipe, task, cast, ids):
+            original = task.net
+
+            def remembering(r):
+                trained.append(original(r))
+                return trained[-1]
+
+            object.__setattr__(task, "net", remembering)
+            try:
+                return super().train(recipe, task, cast, ids)
+            finally:
+                object.__delattr__(task, "net")
+
+    played(recipe, task, 2, engine=Watching())
+    first = task.net(recipe).frozen()
+    assert trained
+    for net in trained:
+        toy.assert_same(net.frozen(), first)
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_recipe_changes_neither_partition_nor_sampling_nor_first_body(text):
+    one = toy.skewed(6, sampling=0.5, train_size=300)
+    other = toy.skewed(6, sampling=0.5, train_size=300)
+    played(parse(text), one, 1)
+    assert one.partition.hash() == other.partition.hash()
+    assert [one.sampling(t) for t in range(9)] == [other.sampling(t) for t in range(9)]
+    mine = one.first_params(parse(text)).only(lambda n: n.startswith("body."))
+    plain = other.first_params(parse("fedavg")).only(lambda n: n.startswith("body."))
+    toy.assert_same(mine, plain)
