@@ -106,7 +106,7 @@ class Checkpoints:
                     clients.append(Client(**fields))
         self._where = where
         self._hashes = {name: h for name, h in manifest["files"].items() if name != manifest["server"]}
-        return Checkpoint(server, clients, manifest["extra"])
+        return Checkpoint(server, sorted(clients, key=lambda c: c.id), manifest["extra"])
 
     def _packs(self, store: ClientStore, ids: list[int]) -> Iterator[list[Client]]:
         pack: list[Client] = []

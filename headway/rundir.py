@@ -122,13 +122,24 @@ def save_tensors(tensors: Tree, path: Path, recipe: str) -> None:
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    with open(path, "a") as f:
+    with disk(path), open(path, "a") as f:
         f.write(json.dumps(row) + "\n")
 
 
 def flush(path: Path) -> None:
-    with open(path, "a") as f:
+    with disk(path), open(path, "a") as f:
         os.fsync(f.fileno())
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """A disk that refuses ends the run in one sentence; the last checkpoint stays whole."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{path} could not be written ({error.strerror}); free space, then `headway resume {path.parent}`"
+        ) from error
 
 
 def truncate(path: Path, size: int) -> None:

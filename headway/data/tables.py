@@ -1,0 +1,244 @@
+"""Tables with a label column: CSV without pandas, Parquet through pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data.arrays import Dataset
+from headway.data.build import build
+from headway.errors import DataError, nearest
+
+Array = NDArray[Any]
+LABELS = ("label", "y", "target", "class")
+GROUPS = ("group", "client")
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+ENCODING = "utf-8-sig"  # with or without a byte order mark
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each column is for, by its place."""
+
+    names: list[str]
+    label: int
+    group: int | None
+    split: int | None
+
+    @property
+    def features(self) -> list[int]:
+        return [i for i in range(len(self.names)) if i not in self.text]
+
+    @property
+    def text(self) -> list[int]:
+        return [i for i in (self.label, self.group, self.split) if i is not None]
+
+
+def table(path: Path, column: str | None = None) -> Dataset:
+    """Numeric features, a label, and optionally group (or client) and split (train or test) columns."""
+    read = read_parquet if path.suffix.lower() == ".parquet" else read_csv
+    roles, x, text = read(path, column)
+    names, y = label_codes(path, roles.names[roles.label], text[roles.label])
+    group = None if roles.group is None else np.unique(text[roles.group], return_inverse=True)[1].reshape(-1)
+    features = [roles.names[i] for i in roles.features]
+    if roles.split is None:
+        return build(path.name, x, y, group=group, class_names=names, feature_names=features)
+    split = np.char.lower(np.char.strip(text[roles.split]))
+    good = np.isin(split, ("train", "test"))
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(f"{path}: column 'split' has {str(split[row])!r} in row {row}: write train or test")
+    train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
+    if not len(train) or not len(test):
+        raise DataError(f"{path}: column 'split' has no row {'train' if len(test) else 'test'}: mark some, or drop it")
+    g, g_test = (None, None) if group is None else (group[train], group[test])
+    return build(path.name, x[train], y[train], x[test], y[test], g, g_test, names, features)
+
+
+def find_roles(path: Path, names: Sequence[str], column: str | None) -> Roles:
+    plain = [name.strip().lower() for name in names]
+    if "" in plain:
+        raise DataError(f"{path}: column {plain.index('')} has no name: write the table without its index column")
+    if len(names) < 2:
+        raise DataError(f"{path} has one column '{names[0]}': a table needs features and a label")
+    if column is None:
+        label = next((plain.index(name) for name in LABELS if name in plain), len(names) - 1)
+    elif column in names:
+        label = list(names).index(column)
+    else:
+        raise DataError(f"{path} has no column '{column}': {nearest(column, names)}")
+    group = next((plain.index(name) for name in GROUPS if name in plain and plain.index(name) != label), None)
+    split = plain.index("split") if "split" in plain and plain.index("split") != label else None
+    roles = Roles(list(names), label, group, split)
+    if not roles.features:
+        raise DataError(f"{path} has no feature column beside {', '.join(names)}: add numeric columns")
+    return roles
+
+
+def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]:
+    """Class names, sorted (numbers by size), and each row's place among them."""
+    names, codes = np.unique(text, return_inverse=True)
+    codes = codes.reshape(-1)
+    plain = [str(name).strip() for name in names]
+    if lost := [i for i, name in enumerate(plain) if name.lower() in MISSING]:
+        rows = np.flatnonzero(np.isin(codes, lost))
+        raise DataError(
+            f"{path}: {len(rows)} labels in column '{column}' are missing, the first in row {rows[0]}: remove the rows"
+        )
+    values = [number(name) for name in plain]
+    if any(v is None for v in values):  # words
+        order = sorted(set(plain))
+        key: list[Any] = plain
+    else:
+        odd = [i for i, v in enumerate(values) if v is None or not math.isfinite(v) or v != math.floor(v)]
+        if odd:
+            rows = np.flatnonzero(np.isin(codes, odd))
+            raise DataError(
+                f"{path}: column '{column}' has label {text[rows[0]]} in row {rows[0]}: labels are whole "
+                f"numbers or names, choose the label column with {path.name}:COLUMN"
+            )
+        key = [int(v) for v in values if v is not None]
+        order = sorted(set(key))
+    place = {name: i for i, name in enumerate(order)}
+    return [str(name) for name in order], np.asarray([place[k] for k in key], dtype=np.int64)[codes]
+
+
+def number(text: str) -> float | None:
+    """A number as numpy's reader takes it; None for words (and for Python's 1_000)."""
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+# --- CSV ---
+
+
+def read_csv(path: Path, column: str | None) -> tuple[Roles, Array, dict[int, Array]]:
+    names, delimiter, skip = csv_header(path, column)
+    roles = find_roles(path, names, column)
+    options: dict[str, Any] = {
+        "delimiter": delimiter, "skiprows": skip, "quotechar": '"', "comments": None, "ndmin": 2,
+        "encoding": ENCODING,
+    }  # fmt: skip
+    file = str(path.resolve())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # numpy warns about a file without rows; we refuse it
+        try:
+            x = np.loadtxt(file, dtype=np.float32, usecols=roles.features, **options)
+            words = np.loadtxt(file, dtype=str, usecols=roles.text, **options)
+        except (ValueError, IndexError, OverflowError) as error:
+            explain(path, roles, delimiter, skip)
+            raise DataError(f"{path} is no readable table ({error}): write it again") from error
+    if not len(x):
+        raise DataError(f"{path} has no rows below its header: add samples")
+    if len(x) != len(words):
+        raise DataError(f"{path} has {len(x)} rows of numbers but {len(words)} labels: write it again")
+    return roles, x, {place: words[:, i] for i, place in enumerate(roles.text)}
+
+
+def csv_header(path: Path, column: str | None) -> tuple[list[str], str, int]:
+    """Column names (0, 1, ... when there is no header), the delimiter, and how many lines to skip."""
+    with csv_rows(path, None) as (rows, delimiter):
+        first = next((row for row in rows if row), None)
+        skip = rows.line_num
+    if first is None:
+        raise DataError(f"{path} is empty: give a header line and rows")
+    numbers = [str(i) for i in range(len(first))]
+    names = [name.strip() for name in first]
+    if names == numbers:
+        return names, delimiter, skip
+    words = [name for name in names if number(name) is None]
+    named = column in words or any(name.lower() in LABELS for name in words)
+    label = int(column) if column in numbers else len(first) - 1
+    if named or any(number(name) is None for i, name in enumerate(names) if i != label):
+        return names, delimiter, skip
+    return numbers, delimiter, 0
+
+
+@contextmanager
+def csv_rows(path: Path, delimiter: str | None) -> Iterator[tuple[Any, str]]:
+    """The rows of a CSV as lists of text."""
+    try:
+        with path.open(encoding=ENCODING, newline="") as file:
+            if delimiter is None:
+                start = file.readline()
+                delimiter = max(",;\t", key=start.count)
+                file.seek(0)
+            yield csv.reader(file, delimiter=delimiter), delimiter
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is no readable CSV ({type(error).__name__}): write it again as UTF-8") from error
+
+
+def explain(path: Path, roles: Roles, delimiter: str, skip: int) -> None:
+    """Find what numpy could not read, slowly, and say it: column, row, value."""
+    missing: list[tuple[int, int]] = []
+    with csv_rows(path, delimiter) as (rows, _):
+        row = -1
+        for cells in rows:
+            if not cells or rows.line_num <= skip:
+                continue
+            row += 1
+            if len(cells) != len(roles.names):
+                raise DataError(
+                    f"{path}: line {rows.line_num} has {len(cells)} cells, not {len(roles.names)}: write it again"
+                )
+            for i in roles.features:
+                if cells[i].strip().lower() in MISSING:
+                    missing.append((row, i))
+                elif number(cells[i].strip()) is None:
+                    raise DataError(
+                        f"{path}: column '{roles.names[i]}' has {cells[i][:40]!r} in row {row}, "
+                        "which is no number: encode or remove the column"
+                    )
+    if missing:
+        row, i = missing[0]
+        raise DataError(
+            f"{path}: {len(missing)} values are missing, the first in row {row}, column '{roles.names[i]}': "
+            "fill them or remove the rows"
+        )
+
+
+# --- Parquet ---
+
+
+def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int, Array]]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"{path} needs pyarrow: pip install headway[parquet]") from error
+    try:
+        content = parquet.ParquetFile(str(path)).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable .parquet (truncated?): write it again") from error
+    roles = find_roles(path, content.column_names, column)
+    if not content.num_rows:
+        raise DataError(f"{path} has no rows: add samples")
+    for i in [*roles.features, *roles.text]:
+        values = content.column(i)
+        if values.null_count:
+            first = int(np.argmax(values.is_null().to_numpy()))
+            raise DataError(
+                f"{path}: {values.null_count} values of column '{roles.names[i]}' are missing, the first in "
+                f"row {first}: fill them or remove the rows"
+            )
+    x = np.empty((content.num_rows, len(roles.features)), dtype=np.float32)
+    for place, i in enumerate(roles.features):
+        kind = content.schema.field(i).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise DataError(
+                f"{path}: column '{roles.names[i]}' holds {kind}, which is no number: encode or remove the column"
+            )
+        with np.errstate(over="ignore"):
+            x[:, place] = content.column(i).to_numpy()
+    return roles, x, {i: np.asarray([str(v) for v in content.column(i).to_pylist()]) for i in roles.text}

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import builtins
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headway.data import load
+from headway.errors import DataError
+
+
+def write(path: Path, rows: list[list[Any]], header: list[str] | None = None, **options: Any) -> str:
+    with (path / "t.csv").open("w", newline="") as file:
+        writer = csv.writer(file, **options)
+        if header:
+            writer.writerow(header)
+        writer.writerows(rows)
+    return str(path / "t.csv")
+
+
+def rows(n: int = 20, label: Any = lambda i: i % 2) -> list[list[Any]]:
+    return [[i, i / 4, label(i)] for i in range(n)]
+
+
+def refusal(path: str) -> str:
+    with pytest.raises(DataError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_last_column_is_the_label_and_numbers_are_mapped_by_size(tmp_path: Path):
+    data = load(write(tmp_path, rows(label=lambda i: 5 + 5 * (i % 2)), ["a", "b", "kind"]))
+    assert data.class_names == ("5", "10")
+    assert data.x.shape[1] == 2
+    assert data.x.dtype == torch.float32
+    together = torch.cat([data.x, data.x_test]), torch.cat([data.y, data.y_test])
+    assert torch.equal(together[0][:, 0].long() % 2, together[1])
+    assert torch.equal(together[0][:, 0] / 4, together[0][:, 1])
+
+
+@pytest.mark.parametrize("name", ["label", "y", "target", "class", "Label"])
+def test_a_label_column_is_found_by_its_usual_names(tmp_path: Path, name: str):
+    path = write(tmp_path, [["rose" if i % 2 else "ash", i, 2 * i] for i in range(10)], [name, "a", "b"])
+    data = load(path)
+    assert data.class_names == ("ash", "rose")
+    assert data.x.shape[1] == 2
+
+
+def test_the_label_column_can_be_chosen(tmp_path: Path):
+    path = write(tmp_path, [[i % 2, i, i % 3] for i in range(20)], ["first", "a", "label"])
+    assert load(path).classes == 3
+    assert load(f"{path}:first").classes == 2
+    assert "did you mean 'first'?" in refusal(f"{path}:frist")
+
+
+def test_a_table_without_header_is_read_from_its_first_row(tmp_path: Path):
+    data = load(write(tmp_path, rows(20)))
+    assert len(data.y) + len(data.y_test) == 20
+    letters = load(write(tmp_path, [["ab"[i % 2], i, i] for i in range(20)]) + ":0")
+    assert letters.class_names == ("a", "b")
+    assert len(letters.y) + len(letters.y_test) == 20
+
+
+def test_numbered_headers_are_no_samples(tmp_path: Path):
+    assert len(load(write(tmp_path, rows(20), ["0", "1", "label"])).y) == 16
+    assert len(load(write(tmp_path, rows(20), ["0", "1", "2"])).y) == 16
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_delimiters_quotes_and_byte_order_marks_are_read(tmp_path: Path, delimiter: str):
+    path = write(tmp_path, rows(label=lambda i: f"x{delimiter}{i % 2}"), ["a", "b", "c"], delimiter=delimiter)
+    Path(path).write_text("\ufeff" + Path(path).read_text(), encoding="utf-8")
+    assert load(path).class_names == (f"x{delimiter}0", f"x{delimiter}1")
+
+
+def test_split_and_client_columns_are_used_and_are_no_features(tmp_path: Path):
+    table = [[i, f"c{i % 4}", "test" if i >= 16 else "Train", i % 2] for i in range(20)]
+    data = load(write(tmp_path, table, ["a", "client", "split", "label"]))
+    assert data.x[:, 0].tolist() == list(range(16))
+    assert data.group.tolist() == [i % 4 for i in range(16)]
+    assert data.group_test.tolist() == [0, 1, 2, 3]
+    table[3][2] = "dev"
+    assert "'dev' in row 3" in refusal(write(tmp_path, table, ["a", "client", "split", "label"]))
+    same = [[i, "train", i % 2] for i in range(4)]
+    assert "no row test" in refusal(write(tmp_path, same, ["a", "split", "label"]))
+
+
+def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
+    table = rows()
+    table[4][1] = ""
+    table[9][0] = "NA"
+    assert "2 values are missing, the first in row 4, column 'b'" in refusal(write(tmp_path, table, ["a", "b", "c"]))
+    table = rows()
+    table[7][1] = "nan"
+    text = refusal(write(tmp_path, table, ["a", "b", "c"]))
+    assert "1 values that are NaN" in text
+    assert "[7, 1] (column 'b')" in text
+
+
+def test_words_among_the_features_are_refused_by_column(tmp_path: Path):
+    table = rows()
+    table[5][0] = "red"
+    assert "column 'a' has 'red' in row 5" in refusal(write(tmp_path, table, ["a", "b", "c"]))
+
+
+def test_bad_labels_are_refused_by_row(tmp_path: Path):
+    assert "label 0.25 in row 1" in refusal(write(tmp_path, rows(label=lambda i: i / 4), ["a", "b", "c"]))
+    table = rows()
+    table[2][2] = table[5][2] = ""
+    assert "2 labels in column 'c' are missing, the first in row 2" in refusal(write(tmp_path, table, ["a", "b", "c"]))
+    assert "only class" in refusal(write(tmp_path, rows(label=lambda i: 1), ["a", "b", "c"]))
+
+
+def test_whole_float_labels_are_the_same_classes_as_integers(tmp_path: Path):
+    data = load(write(tmp_path, rows(label=lambda i: [1, "2.0", "1.0", 2][i % 4]), ["a", "b", "c"]))
+    assert data.class_names == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        ("a,b,c\n", "no rows"),
+        ("a\n1\n2\n", "has one column"),
+        ("a,b,c\n1,2,0\n1,2\n", "line 3 has 2 cells, not 3"),
+        (",a,label\n0,1,0\n1,2,1\n", "column 0 has no name"),
+        ("label,group\n0,1\n", "no feature column"),
+        ("a,b\n1_000,0\n2,1\n", "column 'a' has '1_000'"),
+    ],
+)
+def test_broken_tables_are_refused_in_one_sentence(tmp_path: Path, content: str, says: str):
+    (tmp_path / "bad.csv").write_text(content)
+    assert says in refusal(str(tmp_path / "bad.csv"))
+
+
+def test_a_table_that_is_not_utf8_is_refused(tmp_path: Path):
+    (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00a,b\n\x80,1\n")
+    assert "UTF-8" in refusal(str(tmp_path / "bad.csv"))
+
+
+def test_fifty_thousand_rows_take_a_few_seconds(tmp_path: Path):
+    values = np.random.default_rng(0).integers(0, 9, (50_000, 20))
+    path = tmp_path / "big.csv"
+    np.savetxt(path, values, fmt="%d", delimiter=",", header=",".join(f"f{i}" for i in range(20)), comments="")
+    start = time.perf_counter()
+    data = load(str(path))
+    assert time.perf_counter() - start < 5
+    assert len(data.y) + len(data.y_test) == 50_000
+    assert data.classes == 9
+
+
+def parquet(path: Path, **columns: Any) -> str:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as pq
+
+    pq.write_table(pa.table(columns), path / "t.parquet")
+    return str(path / "t.parquet")
+
+
+def test_parquet_gives_the_same_arrays_as_csv(tmp_path: Path):
+    columns = {
+        "a": list(range(20)),
+        "b": [i / 4 for i in range(20)],
+        "label": ["xy"[i % 2] for i in range(20)],
+    }
+    from_parquet = load(parquet(tmp_path, **columns, split=["train"] * 15 + ["test"] * 5))
+    table = [[*row, "train" if i < 15 else "test"] for i, row in enumerate(zip(*columns.values(), strict=True))]
+    from_csv = load(write(tmp_path, table, [*columns, "split"]))
+    assert from_parquet.hash() == from_csv.hash()
+    assert from_parquet.class_names == from_csv.class_names == ("x", "y")
+
+
+def test_parquet_with_words_nulls_or_damage_is_refused(tmp_path: Path):
+    assert "column 'a' holds string" in refusal(parquet(tmp_path, a=["p", "q"], label=[0, 1]))
+    assert "1 values of column 'a' are missing, the first in row 1" in refusal(
+        parquet(tmp_path, a=[1.0, None], label=[0, 1])
+    )
+    path = parquet(tmp_path, a=[1.0, 2.0], label=[0, 1])
+    Path(path).write_bytes(Path(path).read_bytes()[:50])
+    assert "not a readable .parquet" in refusal(path)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = parquet(tmp_path, a=[1.0, 2.0], label=[0, 1])
+    real = builtins.__import__
+
+    def hidden(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", hidden)
+    assert "pip install headway[parquet]" in refusal(path)
