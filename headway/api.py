@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from headway import comparison as comparing
 from headway.comparison import Comparison, slug
 from headway.data import Dataset
+from headway.errors import ConfigError
 from headway.experiment import Options, execute
 from headway.rundir import Run
 from headway.settings import Settings, settings
@@ -32,9 +34,10 @@ def run(
 ) -> Run:
     """One federated training run. `data` and `model` may be names, paths or objects; `task` holds the settings."""
     options = options or Options()
-    s, built = prepared(data, model, task, options)
+    s = settings(task | names(data, model))
+    built = task_of(s, data, model, options)
     folder = Path(out) if out is not None else default_out(recipe, s)
-    return execute(recipe, s, folder, options, task=built)
+    return replace(execute(recipe, s, folder, options, task=built), task=built)
 
 
 def compare(
@@ -50,17 +53,12 @@ def compare(
     """The same task for several recipes and seeds."""
     options = options or Options()
     s = settings(task | names(data, model))
-    folder = Path(out) if out is not None else RUNS / f"compare-{digest([*recipes, s.model_dump(), list(seeds)])}"
+    folder = Path(out) if out is not None else default_comparison(recipes, s, seeds)
 
     def make(seeded: Settings) -> Task:
         return task_of(seeded, data, model, options)
 
     return comparing.compare(recipes, s, seeds, folder, options, make)
-
-
-def prepared(data: Any, model: Any, task: dict[str, Any], options: Options) -> tuple[Settings, Task]:
-    s = settings(task | names(data, model))
-    return s, task_of(s, data, model, options)
 
 
 def task_of(s: Settings, data: Any, model: Any, options: Options) -> Task:
@@ -73,13 +71,22 @@ def names(data: Any, model: Any) -> dict[str, str]:
     told = {"data": data.name if isinstance(data, Dataset) else str(data)}
     if isinstance(model, str):
         return told | {"model": model}
+    if not callable(model):
+        raise ConfigError(
+            f"model={model!r}: give a name of `headway list models`, a network or its class"
+        )
     kind = type(model) if isinstance(model, nn.Module) else model
     return told | {"model": f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__name__)}"}
 
 
-def default_out(recipe: str, s: Settings) -> Path:
+def default_out(recipe: str, s: Settings, seeds: Sequence[int] = ()) -> Path:
     """A folder named by the request, so that the same request finds its own run again."""
-    return RUNS / f"{slug(recipe)}-{slug(Path(s.data).stem)}-{digest([recipe, s.model_dump()])}"
+    request = [recipe, s.model_dump(), *([list(seeds)] if seeds else [])]
+    return RUNS / f"{slug(recipe)}-{slug(Path(s.data).stem)}-{digest(request)}"
+
+
+def default_comparison(recipes: Sequence[str], s: Settings, seeds: Sequence[int]) -> Path:
+    return RUNS / f"compare-{digest([list(recipes), s.model_dump(), list(seeds)])}"
 
 
 def digest(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from headway.cli_options import how, shared_options, task_values
-from headway.errors import HeadwayError
+from headway.errors import ConfigError, HeadwayError
 
 app = typer.Typer(
     name="headway",
@@ -26,8 +27,11 @@ app = typer.Typer(
 )
 
 
-def out_console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+class Out(Console):
+    """Standard output; a reader that has seen enough (`headway list | head -1`) is no error."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 @app.command("run")
@@ -38,23 +42,18 @@ def run_command(
 ) -> None:
     """One federated training run -> a run directory."""
     from headway import api, show
-    from headway.comparison import Comparison, row_of
+    from headway.comparison import compare
     from headway.experiment import execute
     from headway.settings import settings
 
     ways = how(given)
     s = settings(task_values(given))
     if ways.seeds is None:
-        out = Path(given["out"]) if given["out"] else api.default_out(recipe, s)
-        run = execute(recipe, s, out, ways.options)
+        run = execute(recipe, s, ways.out or api.default_out(recipe, s), ways.options)
         emit(ways.json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
         return
-    out = Path(given["out"]) if given["out"] else api.default_out(recipe, s.model_copy(update={"seed": ways.seeds[0]}))
-    runs = [
-        execute(recipe, s.model_copy(update={"seed": seed}), out / f"seed-{seed}", ways.options) for seed in ways.seeds
-    ]
-    whole = Comparison(out, (row_of(recipe, runs),), tuple(ways.seeds))
-    whole.save()
+    out = ways.out or api.default_out(recipe, s, ways.seeds)
+    whole = compare([recipe], s, ways.seeds, out, ways.options, place=lambda recipe, seed: Path(f"seed-{seed}"))
     emit(ways.json, whole.records(), lambda c: show.leaderboard(c, whole))
 
 
@@ -72,8 +71,7 @@ def compare_command(
     ways = how(given)
     s = settings(task_values(given))
     seeds = ways.seeds or [s.seed]
-    name = f"compare-{api.digest([recipes, s.model_dump(), seeds])}"
-    result = compare(recipes, s, seeds, Path(given["out"]) if given["out"] else api.RUNS / name, ways.options)
+    result = compare(recipes, s, seeds, ways.out or api.default_comparison(recipes, s, seeds), ways.options)
     emit(ways.json, result.records(), lambda c: show.leaderboard(c, result))
 
 
@@ -124,7 +122,8 @@ def cite_command(recipe: str = typer.Argument(..., help="the recipe")) -> None:
     from headway.methods import recipe as parse
     from headway.methods.references import bibtex
 
-    print(bibtex(parse(recipe)))
+    text = bibtex(parse(recipe))
+    emit(False, text, lambda c: c.out(text, highlight=False))
 
 
 @app.command("partition")
@@ -136,38 +135,53 @@ def partition_command(**given: Any) -> None:
     from headway.settings import settings
 
     ways = how(given)
-    out = Path(given["out"]) if given["out"] else None
+    if ways.seeds is not None:
+        raise ConfigError(f"seeds={given['seeds']}: a partition is drawn from one seed; use --seed {ways.seeds[0]}")
     drawn = show.drawn_partition(settings(task_values(given)))
-    if out:
-        prepare_folder(out)
-        drawn.save(out)
-    emit(ways.json, drawn.record(), lambda c: drawn.print(c, out))
+    if ways.out:
+        drawn.check_place(ways.out, ways.options.overwrite)
+        prepare_folder(ways.out)
+        drawn.save(ways.out)
+    emit(ways.json, drawn.record(), lambda c: drawn.print(c, ways.out))
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
     """JSON on stdout for scripts, tables for people."""
-    if as_json:
-        print(json.dumps(value))
-    else:
-        text(out_console())
+    try:
+        if as_json:
+            print(json.dumps(strict(value), allow_nan=False))
+        else:
+            text(Out(highlight=False, soft_wrap=True))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def strict(value: Any) -> Any:
+    """JSON has no NaN and no infinity: a loss that is no number becomes null."""
+    if isinstance(value, dict):
+        return {k: strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main() -> NoReturn:
     """Run a command; whatever the user can cause ends in one sentence and a documented exit code."""
     try:
-        app(standalone_mode=False)
-        code = 0
-    except click.exceptions.Exit as leave:
-        code = leave.exit_code
+        code = app(standalone_mode=False) or 0  # a command gives None; an exit inside click, Ctrl-C too, its code
+        if code == 130:
+            fail("interrupted", code)
     except HeadwayError as error:
         code = fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        text = error.format_message()
+        emit(False, text, lambda c: c.out(text, highlight=False))
+        code = 0
     except click.exceptions.UsageError as error:
         code = fail(usage_sentence(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = fail("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except Exception as error:
         from headway.experiment import Stopped
 
@@ -178,14 +192,19 @@ def main() -> NoReturn:
 
 
 def fail(sentence: str, code: int) -> int:
-    print(f"headway: {sentence}", file=sys.stderr)
+    """One line on stderr, whatever stands in names and values that users gave."""
+    line = "".join(c if c.isprintable() else " " for c in sentence)
+    print(f"headway: {line}", file=sys.stderr)
     return code
 
 
 def usage_sentence(error: click.exceptions.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx else "headway"
-    text = error.format_message().rstrip(".").replace("\n", " ")
-    return f"{text}; see `{command} --help`"
+    """click's complaint in the form of ours: what was found; what to do."""
+    found, guessed, close = error.format_message().partition(" Did you mean ")
+    words = [word for word in sys.argv[1:2] if not word.startswith("-")]
+    command = error.ctx.command_path if error.ctx else " ".join(["headway", *words])
+    fix = f"did you mean {close.split('?')[0]}?" if guessed else f"see `{command} --help`"
+    return f"{found.rstrip('.')}; {fix}"
 
 
 if __name__ == "__main__":

@@ -6,16 +6,19 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from headway.errors import ConfigError
-from headway.experiment import Options
-from headway.progress import progress_for
 from headway.settings import Settings
 
+if TYPE_CHECKING:  # torch comes with it, and `headway run --help` need not wait for that
+    from headway.experiment import Options
+
+MOST_THREADS = 1024
 HOW = {
     "seeds": "several seeds, such as 0,1,2: mean and spread over them",
     "device": "cpu, cuda or cuda:0",
@@ -33,6 +36,7 @@ class Ways:
 
     options: Options
     seeds: list[int] | None
+    out: Path | None
     json: bool
 
 
@@ -86,6 +90,9 @@ def task_values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def how(given: dict[str, Any]) -> Ways:
+    from headway.experiment import Options
+    from headway.progress import progress_for
+
     quiet = given["quiet"] or given["json"]
     workers = given["workers"] or "1"
     if workers not in ("1", "auto"):
@@ -96,24 +103,32 @@ def how(given: dict[str, Any]) -> Ways:
     seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
     options = Options(
         device=given["device"] or "cpu",
-        threads=number("threads", given["threads"], int, 1),
+        threads=number("threads", given["threads"], int, 1, MOST_THREADS),
         engine=engine,
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         progress=progress_for(Console(stderr=True), quiet),
     )
-    return Ways(options, seeds_of(given["seeds"], given.get("seed")), given["json"])
+    return Ways(options, seeds_of(given["seeds"], given.get("seed")), out_of(given["out"]), given["json"])
 
 
-def number(field: str, text: str | None, kind: Callable[[str], Any], least: float) -> Any:
+def out_of(text: str | None) -> Path | None:
+    if text is not None and not text.strip():
+        raise ConfigError(f"out={text}: the name is empty; give a folder, such as --out runs/mine, or leave it out")
+    return None if text is None else Path(text)
+
+
+def number(field: str, text: str | None, kind: type[int] | type[float], least: float, most: float | None = None) -> Any:
     if text is None:
         return None
     try:
         value = kind(text)
     except ValueError:
         value = None
-    if value is None or not value >= least:
-        raise ConfigError(f"{field}={text}: {field} must be a number of at least {least}")
+    if value is None or not value >= least or (most is not None and value > most):
+        what = "a whole number" if kind is int else "a number"
+        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{field}={text}: {field} must be {what} {limit}")
     return value
 
 
@@ -127,5 +142,5 @@ def seeds_of(text: str | None, seed: str | None) -> list[int] | None:
     except ValueError:
         raise ConfigError(f"seeds={text}: write whole numbers with commas, such as 0,1,2") from None
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds={text}: each seed once and none below 0, such as 0,1,2")
+        raise ConfigError(f"seeds={text}: give each seed once and none below 0, such as 0,1,2")
     return seeds

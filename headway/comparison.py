@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from headway.errors import CheckpointError, ConfigError
+from headway.errors import ConfigError
 from headway.experiment import Options, execute
 from headway.methods import recipe as parse_recipe
+from headway.opening import can_continue
+from headway.recipes import Recipe
 from headway.rundir import Run, prepare_folder
 from headway.settings import Settings
 from headway.task import Task, build
@@ -97,10 +99,12 @@ def compare(
     out: Path,
     options: Options | None = None,
     make_task: Callable[[Settings], Task] | None = None,
+    place: Callable[[Recipe, int], Path] | None = None,
 ) -> Comparison:
     """Every recipe under every seed; runs that are finished in `out` are taken as they are."""
     options = options or Options()
     make = make_task or (lambda s: build(s, device=options.device))
+    place = place or (lambda recipe, seed: Path(slug(recipe.title)) / f"seed-{seed}")
     if not recipes:
         raise ConfigError("recipes: none was given; name at least one, such as fedavg")
     if not seeds or len(set(seeds)) != len(seeds):
@@ -109,17 +113,22 @@ def compare(
     if twice := [str(r) for i, r in enumerate(parsed) if str(r) in {str(q) for q in parsed[:i]}]:
         raise ConfigError(f"recipes: {twice[0]} is named twice; name each recipe once")
     tasks = {seed: make(s.model_copy(update={"seed": seed})) for seed in seeds}
-    for recipe in parsed:  # all are checked before the first one runs
+    done: dict[Path, bool] = {}
+    for recipe in parsed:  # recipes and folders are checked before the first one runs
         first = tasks[seeds[0]]
         recipe.check(recipe, first.dim, first.classes)
+        for seed in seeds:
+            folder = out / place(recipe, seed)
+            done[folder] = finished(folder, recipe, tasks[seed], options.overwrite)
     prepare_folder(out)
     rows = []
     for text, recipe in zip(recipes, parsed, strict=True):
         runs = []
         for seed in seeds:
-            task = tasks[seed]
-            folder = out / slug(recipe.title) / f"seed-{seed}"
-            runs.append(finished(folder, str(recipe), task) or execute(text, task.settings, folder, options, task=task))
+            folder, task = out / place(recipe, seed), tasks[seed]
+            if not done[folder]:
+                execute(text, task.settings, folder, options, task=task)
+            runs.append(Run(folder, task))
         rows.append(row_of(recipe.title, runs))
     rows.sort(key=lambda r: -(r.mean("global") or 0.0))
     comparison = Comparison(out, tuple(rows), tuple(seeds))
@@ -127,15 +136,12 @@ def compare(
     return comparison
 
 
-def finished(folder: Path, recipe: str, task: Task) -> Run | None:
-    """The run of this very request, if the folder holds it whole."""
-    run = Run(folder)
-    if not run.done:
-        return None
-    wanted = {"recipe": recipe} | task.fingerprint()
-    if run.config.get("identity") != wanted:
-        raise CheckpointError(f"out={folder}: it holds another run; choose another --out")
-    return run
+def finished(folder: Path, recipe: Recipe, task: Task, overwrite: bool) -> bool:
+    """Whether the folder holds the whole run of this very request; another run there is refused."""
+    if overwrite or not folder.is_dir():
+        return False
+    can_continue(folder, {"recipe": str(recipe)} | task.fingerprint(), overwrite)
+    return Run(folder).done
 
 
 def row_of(recipe: str, runs: Sequence[Run]) -> Row:

@@ -72,8 +72,11 @@ class Registry:
             if len(takers) != 1:
                 known = sorted({f.name for p in pieces for f in fields(p)})
                 names = "+".join(p.name for p in pieces)
-                why = f"no piece of {names} has it" if not takers else f"several pieces of {names} have it"
-                fix = nearest(key, known) if not takers and known else "spell the pieces out"
+                if takers:
+                    why, fix = f"several pieces of {names} have a setting '{key}'", "spell the pieces out"
+                else:
+                    why = f"no piece of {names} has a setting '{key}'"
+                    fix = nearest(key, known) if known else f"they have none; write {alias}"
                 raise RecipeError(f"{alias}({key}={value}): {why}; {fix}")
             i = takers[0]
             kept = {f.name: getattr(pieces[i], f.name) for f in fields(pieces[i]) if f.name != key}
@@ -94,6 +97,8 @@ def split_terms(text: str) -> list[str]:
     terms.append(current.strip())
     if depth != 0:
         raise RecipeError(f"{text!r}: the parentheses do not match; write name(key=value)")
+    if not text.strip():
+        raise RecipeError(f"recipe={text!r}: it is empty; name a recipe or a piece, such as fedavg or scaffold+fn")
     if not all(terms):
         raise RecipeError(f"{text!r}: a piece is missing beside a +; write name or name(key=value), joined with +")
     return terms
@@ -104,7 +109,8 @@ def settings_of(text: str, term: str) -> dict[str, str]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals or not key or not value:
-            raise RecipeError(f"{term}: '{part}' is not a setting; write key=value")
+            example = f"{key}=1" if key.isidentifier() else "mu=1"
+            raise RecipeError(f"{term}: '{part}' is not a setting; write key=value, such as {example}")
         if key in given:
             raise RecipeError(f"{term}: {key} is given twice; give it once")
         given[key] = value
@@ -118,7 +124,7 @@ def build(cls: type[Piece], given: Mapping[str, str], term: str, kept: Mapping[s
     values: dict[str, Any] = dict(kept or {})
     for key, text in given.items():
         if key not in known:
-            fix = nearest(key, sorted(known)) if known else f"{cls.name} has no settings"
+            fix = nearest(key, sorted(known)) if known else f"it has none, write {cls.name}"
             raise RecipeError(f"{term}: {cls.name} has no setting '{key}'; {fix}")
         values[key] = read(cls.name, key, text, hints[key])
     return cls(**values)

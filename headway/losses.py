@@ -17,7 +17,7 @@ def log_prior(counts: Tensor, absent: str) -> Tensor:
 
 def balanced_softmax(z: Tensor, y: Tensor, prior: Tensor, gamma: float) -> Tensor:
     """-log( n_y^gamma exp(z_y) / sum_c n_c^gamma exp(z_c) ) = CE(z + gamma log n, y)."""
-    return F.cross_entropy(z + gamma * prior, y)
+    return F.cross_entropy(z + gamma * prior if gamma else z, y)  # n^0 = 1, and 0 * -inf is no number
 
 
 def contrast(h: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:

@@ -35,7 +35,8 @@ def can_continue(out: Path, identity: Mapping[str, Any], overwrite: bool) -> boo
         return False
     if overwrite:
         return False
-    found = read_json(out / "config.json").get("identity", {})
+    config = read_json(out / "config.json")
+    found = config.get("identity", {}) if isinstance(config, dict) else {}
     differ = [k for k in {**found, **identity} if found.get(k) != identity.get(k)]
     if differ:
         shown = ", ".join(f"{k}={found.get(k)}" for k in differ[:3])

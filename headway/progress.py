@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichBar
 
@@ -40,7 +41,9 @@ class Bar(Progress):
 
     def say(self, text: str) -> None:
         if self._bar:
-            self._bar.update(self._clients, description=f"  {text}")
+            self._bar.update(self._clients, description=f"  {escape(text)}")
+        else:  # said before the first round: it stays on the screen
+            self.console.print(text, markup=False, highlight=False)
 
     def end(self) -> None:
         if self._bar:
@@ -70,7 +73,7 @@ class Lines(Progress):
         self._print(f"{self._label}: round {t}/{self._total} {scores(row)} {left:.0f} s left")
 
     def say(self, text: str) -> None:
-        self._print(f"{self._label}: {text}")
+        self._print(f"{self._label}: {text}" if self._label else text)
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

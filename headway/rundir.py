@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 
-from headway.errors import CheckpointError, DiskError
+from headway.errors import CheckpointError, DiskError, HeadwayError
 from headway.tree import Tree
 from headway.values import write_atomic
 
+if TYPE_CHECKING:
+    from headway.models.net import Net
+    from headway.task import Task
+
 FORMAT = 1
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # the disk's fault; any other refusal is a matter of the path
 OWN_FILES = (
     "config.json",
     "partition.json",
@@ -41,9 +47,10 @@ class Table(list[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read back."""
+    """A run directory, read back. `task` is the one it was made from, where this process still has it."""
 
     path: Path
+    task: Task | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -66,23 +73,36 @@ class Run:
     def done(self) -> bool:
         return (self.path / "summary.json").exists()
 
-    def model(self) -> Any:
+    def model(self) -> Net:
         """The global model, ready to predict from stored inputs: logits = run.model()(x)."""
-        from headway.experiment import load_net
+        return self._net(self.path / "model.safetensors")
 
-        return load_net(self, self.path / "model.safetensors")
-
-    def personal(self, k: int) -> Any:
+    def personal(self, k: int) -> Net:
         """Client k's own model."""
-        from headway.experiment import load_net
-
         path = self.path / "clients" / f"{k}.safetensors"
         if not path.exists():
             raise CheckpointError(
                 f"{self.path} has no model of client {k}; a recipe saves personal models when clients keep parameters "
                 f"of their own or it personalises (add +ft)"
             )
-        return load_net(self, path)
+        return self._net(path)
+
+    def _net(self, path: Path) -> Net:
+        """A saved model in the net it was trained in."""
+        from headway.methods import recipe
+        from headway.settings import settings
+        from headway.task import build
+
+        tensors, meta = read_model(path)
+        try:
+            task = self.task or build(settings(self.config["settings"]))
+            net = task.net(recipe(meta["recipe"]))
+        except (HeadwayError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.path}: its net cannot be built from config.json ({error}); put back the data and model it was "
+                f"made from, or use the run that headway.run gave back"
+            ) from None
+        return net.cpu().load(tensors).eval()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -100,25 +120,32 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path) -> Table:
+    """The whole lines of a table; a last one without its end is still being written."""
     if not path.exists():
         return Table()
-    lines = path.read_text().splitlines()
-    return Table(json.loads(line) for line in lines if line.strip())
+    try:
+        return Table(json.loads(line) for line in path.read_text().split("\n")[:-1])
+    except ValueError:
+        raise CheckpointError(f"{path} is damaged: a line is not JSON; run it again into another --out") from None
 
 
-def read_model(path: Path) -> tuple[Tree, dict[str, str]]:
+def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
     """Tensors and header of a saved model."""
     try:
         with safe_open(path, framework="pt") as f:
-            return Tree({k: f.get_tensor(k) for k in f.keys()}), dict(f.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError):
+            header = json.loads((f.metadata() or {})["headway"])
+            return Tree({k: f.get_tensor(k) for k in f.keys()}), header  # noqa: SIM118  not a dict
+    except (SafetensorError, OSError, KeyError, ValueError):
         raise CheckpointError(f"{path} is missing or damaged; run it again into another --out") from None
 
 
 def save_tensors(tensors: Tree, path: Path, recipe: str) -> None:
-    """A model file: tensors in the order of their names, and in its header the recipe whose head it has."""
+    """A model file: tensors in the order of their names, and in its header the recipe whose head it has.
+
+    One header entry only: several are written in a random order, and the same model must give the same bytes.
+    """
     data = {k: tensors[k].cpu().contiguous().clone() for k in sorted(tensors)}
-    write_atomic(path, tensor_bytes(data, {"format": f"headway-{FORMAT}", "recipe": recipe}))
+    write_atomic(path, tensor_bytes(data, {"headway": json.dumps({"format": FORMAT, "recipe": recipe})}))
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
@@ -143,7 +170,13 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def truncate(path: Path, size: int) -> None:
-    if path.exists():
+    """Cut off what was written after a checkpoint; a file that is shorter than the checkpoint says was altered."""
+    found = path.stat().st_size if path.exists() else 0
+    if found < size:
+        raise CheckpointError(
+            f"{path} has {found} bytes and had {size} at the checkpoint; put it back, or start anew with --overwrite"
+        )
+    if found > size:
         os.truncate(path, size)
 
 
@@ -157,9 +190,8 @@ def prepare_folder(path: Path) -> None:
     except FileExistsError:
         raise CheckpointError(f"out={path}: there is a file of that name; choose another --out") from None
     except OSError as error:
-        refused = error.errno in (13, 30, 20, 1)  # permission, read-only, not a directory
         message = f"out={path}: the folder cannot be written ({error.strerror}); choose another --out"
-        raise (CheckpointError if refused else DiskError)(message) from None
+        raise (DiskError if error.errno in DISK else CheckpointError)(message) from None
 
 
 @contextmanager

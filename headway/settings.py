@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from headway.errors import ConfigError, nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Settings(BaseModel):
@@ -74,9 +74,11 @@ def parse_decay(text: str) -> tuple[float, tuple[int, ...] | None]:
         factor = float(factor_text)
         rounds = tuple(int(r) for r in rounds_text.split(",")) if at else None
     except ValueError:
-        raise ValueError("give a factor a round such as 0.99, or factor@rounds such as 0.1@160,240") from None
+        raise ValueError("write a factor a round such as 0.99, or factor@rounds such as 0.1@160,240") from None
     if not math.isfinite(factor) or not 0 < factor <= 1:
-        raise ValueError("the factor must be above 0 and at most 1")
+        raise ValueError("the factor must be above 0 and at most 1, such as 0.99")
+    if rounds is not None and min(rounds) < 1:
+        raise ValueError("the rounds after @ must be 1 or more, such as 0.1@160,240")
     return factor, rounds
 
 
@@ -93,24 +95,25 @@ def settings(values: Mapping[str, Any]) -> Settings:
         raise ConfigError("; ".join(_sentence(e) for e in error.errors())) from None
 
 
+LIMITS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+KINDS = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "text"}
+
+
 def _sentence(error: Any) -> str:
-    """One pydantic complaint in words: field, value, what it must be."""
-    field, found, limits = ".".join(map(str, error["loc"])), error["input"], error.get("ctx", {})
-    kind = error["type"]
-    words = {
-        "greater_than": f"must be above {limits.get('gt')}",
-        "greater_than_equal": f"must be at least {limits.get('ge')}",
-        "less_than": f"must be below {limits.get('lt')}",
-        "less_than_equal": f"must be at most {limits.get('le')}",
-        "finite_number": "must be a finite number",
-        "literal_error": f"must be {limits.get('expected')}",
-        "value_error": str(limits.get("error", "")),
-    }.get(kind)
-    if words is None:
-        if kind.startswith(("int", "float")):
-            words = f"must be a {'whole ' if kind.startswith('int') else ''}number"
-        elif kind.startswith("bool"):
-            words = "must be true or false"
-        else:
-            words = error["msg"].lower()
-    return f"{field}={found}: {field} {words}"
+    """One complaint in words: the field, what was found, what it may be."""
+    field = str(error["loc"][0])
+    own = error.get("ctx", {}).get("error")  # what a validator of ours said
+    return f"{field}={error['input']}: {own or f'{field} must be {_allowed(field)}'}"
+
+
+def _allowed(field: str) -> str:
+    """What a field may be, read off its declaration: `a number above 0 and at most 1`."""
+    schema = Settings.model_json_schema()["properties"][field]
+    rule = next(r for r in schema.get("anyOf", [schema]) if r["type"] != "null")
+    if "enum" in rule:
+        return f"one of {', '.join(rule['enum'])}"
+    kind = KINDS[rule["type"]]
+    if "minimum" in rule and "maximum" in rule:
+        return f"{kind} from {rule['minimum']} to {rule['maximum']:,}"
+    limits = [f"{word} {rule[key]}" for key, word in LIMITS.items() if key in rule]
+    return f"{kind} {' and '.join(limits)}".rstrip()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headway import rounds
@@ -18,12 +19,12 @@ from headway.comparison import Comparison, Row
 from headway.data import DATASETS, Dataset
 from headway.data.partition import PARTITIONS, Partition, describe
 from headway.data.plots import plot, rows
-from headway.errors import ConfigError, nearest
+from headway.errors import CheckpointError, ConfigError, nearest
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
 from headway.recipes import Recipe, explain, summary_line
-from headway.rundir import Run
+from headway.rundir import Run, read_json
 from headway.settings import Settings
 from headway.state import Broadcast
 from headway.task import build
@@ -45,7 +46,8 @@ def percent(value: float | None, std: float | None = None) -> str:
 def summary(console: Console, run: Run) -> None:
     """One finished run."""
     s = run.summary
-    console.print(f"[bold]{s['label']}[/bold]: {s['rounds']} rounds in {s['seconds']:.1f} s -> {run.path}")
+    where = escape(str(run.path))
+    console.print(f"[bold]{s['label']}[/bold]: {s['rounds']} rounds in {s['seconds']:.1f} s -> {where}")
     if s["failed"]:
         console.print(f"failed: {s['failed']}")
     table = plain_table("accuracy, %", "value")
@@ -77,7 +79,7 @@ def leaderboard(console: Console, c: Comparison) -> None:
     console.print(table)
     seeds = f"seeds {', '.join(map(str, c.seeds))}; ± is the spread over seeds" if several else f"seed {c.seeds[0]}"
     console.print(f"global: the last round (calibrated where the recipe calibrates); {seeds}")
-    console.print(f"runs and leaderboard.json, leaderboard.csv in {c.path}")
+    console.print(f"runs and leaderboard.json, leaderboard.csv in {c.path}", markup=False)
 
 
 # ---- list
@@ -125,11 +127,13 @@ def _partitions() -> list[dict[str, Any]]:
 
 
 def listing_table(console: Console, what: str, items: Sequence[dict[str, Any]]) -> None:
+    """What fits a terminal; --json has the rest: keys of papers, titles, licences."""
+    shown = [column for column in items[0] if column not in ("paper", "title", "licence")]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in items[0]:
-        table.add_column(column, overflow="fold")
+    for column in shown:
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
     for item in items:
-        table.add_row(*(_cell(v) for v in item.values()))
+        table.add_row(*(escape(_cell(item[column])) for column in shown))
     console.print(table)
 
 
@@ -200,6 +204,17 @@ class DrawnPartition:
     partition: Partition
     dataset: Dataset
 
+    def check_place(self, out: Path, overwrite: bool) -> None:
+        """Neither a run nor another saved partition is written over."""
+        if (out / "config.json").exists():
+            raise CheckpointError(f"out={out}: it holds a run, whose partition.json is its own; choose another --out")
+        if (out / "partition.json").exists() and not overwrite:
+            found = read_json(out / "partition.json")
+            if not isinstance(found, dict) or found.get("hash") != self.partition.hash():
+                raise CheckpointError(
+                    f"out={out}: it holds another partition; choose another --out, or --overwrite to replace it"
+                )
+
     def save(self, out: Path) -> None:
         labels = self.dataset.y.numpy()
         self.partition.save(out / "partition.json", labels)
@@ -225,7 +240,7 @@ class DrawnPartition:
             console.print(f"{name}: {value}", markup=False)
         console.print(f"hash: {self.partition.hash()}")
         if out:
-            console.print(f"saved: {out / 'partition.json'}, {out / 'partition.png'}")
+            console.print(f"saved: {out / 'partition.json'}, {out / 'partition.png'}", markup=False)
 
 
 def drawn_partition(s: Settings) -> DrawnPartition:

@@ -56,12 +56,11 @@ def unflatten(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
     return body
 
 
-def to_bytes(value: Any, extra: dict[str, str] | None = None) -> bytes:
+def to_bytes(value: Any) -> bytes:
+    """One header entry only: several would be written in a random order."""
     tensors: dict[str, Tensor] = {}
     skeleton = flatten(value, tensors)
-    blob: bytes = save(
-        {k: v.cpu().clone() for k, v in tensors.items()}, {"skeleton": json.dumps(skeleton), **(extra or {})}
-    )
+    blob: bytes = save({k: v.cpu().clone() for k, v in tensors.items()}, {"skeleton": json.dumps(skeleton)})
     return blob
 
 

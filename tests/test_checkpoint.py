@@ -14,6 +14,7 @@ from headway.checkpoint import Checkpoints, OtherTask
 from headway.engine import ClientStore, DirectoryStore, LocalEngine
 from headway.errors import CheckpointError, DiskError
 from headway.methods import recipe as parse
+from headway.rundir import read_model, save_tensors
 from headway.state import Client, Server
 from headway.tree import Tree
 from headway.values import flatten, read_raw, write_atomic, write_values
@@ -218,3 +219,16 @@ def test_round_cut_short_leaves_no_trace():
     with pytest.raises(Cut):
         rounds.run(parse("scaffold"), task, engine, 1)
     assert engine.store.ids() == []
+
+
+def test_same_model_gives_the_same_bytes(tmp_path):
+    """A header with several entries is written in a random order: twelve writes would show it."""
+    tensors = Tree(b=torch.ones(2), a=torch.zeros(3))
+    written = set()
+    for i in range(12):
+        save_tensors(tensors, tmp_path / f"{i}.safetensors", "fedavg")
+        written.add((tmp_path / f"{i}.safetensors").read_bytes())
+    assert len(written) == 1
+    back, header = read_model(tmp_path / "0.safetensors")
+    toy.assert_same(back, Tree(a=torch.zeros(3), b=torch.ones(2)))
+    assert header["recipe"] == "fedavg"
