@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -20,7 +21,6 @@ from headway.errors import ConfigError, HeadwayError
 app = typer.Typer(
     name="headway",
     help="Federated learning when every client sees a different mix of labels.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -168,16 +168,16 @@ def strict(value: Any) -> Any:
 
 def main() -> NoReturn:
     """Run a command; whatever the user can cause ends in one sentence and a documented exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± gets a question mark
     try:
-        code = app(standalone_mode=False) or 0  # a command gives None; an exit inside click, Ctrl-C too, its code
+        words = sys.argv[1:] or ["--help"]
+        code = app(words, prog_name="headway", standalone_mode=False) or 0  # an exit's code, Ctrl-C's too
         if code == 130:
             fail("interrupted", code)
     except HeadwayError as error:
         code = fail(str(error), error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        text = error.format_message()
-        emit(False, text, lambda c: c.out(text, highlight=False))
-        code = 0
     except click.exceptions.UsageError as error:
         code = fail(usage_sentence(error), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):

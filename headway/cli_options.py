@@ -25,6 +25,7 @@ HOW = {
     "threads": "threads of the CPU work; results are bit-identical for one number of threads",
     "workers": "processes that train clients",
     "engine": "where clients run: local",
+    "store": "where clients' memory rests: memory, or disk for very large federations",
     "checkpoint_seconds": "seconds between checkpoints",
     "out": "the run directory; a name under runs/ when not given",
 }
@@ -100,11 +101,15 @@ def how(given: dict[str, Any]) -> Ways:
     engine = given["engine"] or "local"
     if engine != "local":
         raise ConfigError(f"engine={engine}: this version has the engine local; use --engine local")
+    store = given["store"] or "memory"
+    if store not in ("memory", "disk"):
+        raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use memory or disk")
     seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
     options = Options(
         device=given["device"] or "cpu",
         threads=number("threads", given["threads"], int, 1, MOST_THREADS),
         engine=engine,
+        store=store,
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         progress=progress_for(Console(stderr=True), quiet),

@@ -41,10 +41,11 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
     )  # fmt: skip
     local = local.prepared(recipe.prepare(local))
 
-    momentum, loss = client.momentum, math.nan
+    momentum, loss = Tree(), math.nan
     with named_randomness(task, "train", cast.round, client.id) as rng:
         for phase, sizes in zip(phases, plan, strict=True):
-            momentum, loss = run_phase(recipe, task, local, phase, sizes, rng, momentum)
+            buffers, loss = run_phase(recipe, task, local, phase, sizes, rng, client.momentum)
+            momentum = momentum | buffers
 
     with torch.no_grad():
         w = net.params().copy()
@@ -97,6 +98,7 @@ def run_phase(
     for _ in range(phase.epochs):
         losses = []
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches]:
+            i = i.repeat(2) if plan.doubled else i
             xb, yb = x[i.to(x.device)], y[i.to(y.device)]
             if task.augment:
                 xb = task.augment(xb, rng)
@@ -109,7 +111,7 @@ def run_phase(
             sgd.step()
     buffers = {n: sgd.state[p].get("momentum_buffer") for n, p in trained.items() if p in sgd.state}
     loss = float(torch.stack(losses).mean()) if losses else math.nan
-    return momentum | {n: b.clone() for n, b in buffers.items() if b is not None}, loss
+    return Tree({n: b.clone() for n, b in buffers.items() if b is not None}), loss
 
 
 @dataclass(frozen=True)
@@ -144,16 +146,18 @@ class Plan:
 
     batches: int
     steps: int
-    lone_sample: bool  # one example in all: BatchNorm has nothing to normalise by and uses its running statistics
+    lone_sample: bool  # batches of one: BatchNorm has nothing to normalise by and uses its running statistics
+    doubled: bool  # or, where it keeps none, sees the sample twice
 
 
 def batch_plan(task: Task, net: Net, phase: Phase, n: int) -> Plan:
     """The last incomplete batch is kept; one of size 1 is skipped under BatchNorm (D9) unless it is all there is."""
     batches = math.ceil(n / task.batch_size)
-    normed = any(isinstance(m, BATCH_NORMS) for m in net.modules())
-    if normed and n > 1 and n % task.batch_size == 1 and batches > 1:
+    norms = [m for m in net.modules() if isinstance(m, BATCH_NORMS)]
+    if norms and n > 1 and n % task.batch_size == 1 and batches > 1:
         batches -= 1
-    return Plan(batches, phase.epochs * batches, lone_sample=normed and min(n, task.batch_size) == 1)
+    lone = bool(norms) and min(n, task.batch_size) == 1
+    return Plan(batches, phase.epochs * batches, lone, lone and any(m.running_mean is None for m in norms))
 
 
 def gradient_weights(

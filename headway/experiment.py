@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ import torch
 from headway import rounds
 from headway.checkpoint import Checkpoints
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine import ClientStore, LocalEngine
+from headway.engine import ClientStore, DirectoryStore, LocalEngine
 from headway.errors import CheckpointError
 from headway.methods import recipe as parse_recipe
-from headway.models.net import Net
 from headway.opening import can_continue, clear, write_head
 from headway.outcome import Outcome
 from headway.recipes import Recipe
@@ -32,7 +32,6 @@ from headway.rundir import (
     locked,
     prepare_folder,
     read_json,
-    read_model,
     read_table,
     save_tensors,
     truncate,
@@ -69,6 +68,7 @@ class Options:
     threads: int | None = None
     workers: int = 1
     engine: str = "local"
+    store: str = "memory"  # where clients' memory rests: memory, or disk for very large federations
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -104,36 +104,18 @@ def resume(out: Path, options: Options | None = None, task: Task | None = None) 
     config = read_json(out / "config.json")
     if (out / "summary.json").exists():
         return Run(out)
-    try:
-        text, values, how = config["recipe"], config["settings"], config["options"]
-        format_found = config["format"]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{out / 'config.json'} is not headway's: it lacks {error}; run again into another --out"
-        ) from None
-    if format_found != FORMAT:
-        raise CheckpointError(
-            f"{out} has format {format_found} and this headway reads {FORMAT}; use the version that wrote it"
-        )
-    base = options or Options()
-    options = Options(
-        how["device"],
-        how["threads"],
-        base.workers,
-        how["engine"],
-        base.checkpoint_seconds,
-        False,
-        base.progress,
-    )
-    parsed = parse_recipe(text)
+    check_config(config, out)
+    how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
+    options = replace(options or Options(), overwrite=False, **how)
+    parsed = parse_recipe(config["recipe"])
     set_threads(options)
-    task = task or build(settings(values), device=options.device)
+    task = task or build(settings(config["settings"]), device=options.device)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     with locked(out):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
         if differ:
             raise CheckpointError(
-                f"{out} was made from another {', '.join(differ)}; put back the data it was started with, or start anew"
+                f"{out} was started with another {', '.join(differ)}; put that back, or start anew in another --out"
             )
         return Experiment(parsed, task, out, identity, options).run()
 
@@ -144,7 +126,8 @@ class Experiment:
     def __init__(self, recipe: Recipe, task: Task, out: Path, identity: Mapping[str, Any], options: Options):
         self.recipe, self.task, self.out, self.options = recipe, task, out, options
         self.checkpoints = Checkpoints(out / "checkpoint", identity)
-        self.engine = LocalEngine(ClientStore(), tick=self._tick)
+        store = DirectoryStore(out / "working", task.device) if options.store == "disk" else ClientStore()
+        self.engine = LocalEngine(store, tick=self._tick)
         self.ids = personal_ids(task)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
@@ -185,6 +168,8 @@ class Experiment:
         row["clients"] = len(reports)
         row["bytes_up"] = sum(r.nbytes() for r in reports)
         row["bytes_down"] = cast.nbytes() * len(reports)
+        row["diverged"] = not all(np.isfinite(v) for v in (row["global_loss"], row["train_loss"]) if v is not None)
+        row = strict(row)
         self.rows.append(row)
         seconds = time.monotonic() - self._clock
         times = {"round": server.round, "seconds": round(seconds, 4), "train_seconds": round(trained, 4)}
@@ -205,8 +190,7 @@ class Experiment:
 
     def _diverged(self) -> bool:
         """No round can mend a model that is no longer made of numbers."""
-        last = self.rows[-1]["global_loss"] if self.rows else None
-        return last is not None and not np.isfinite(last)
+        return bool(self.rows) and self.rows[-1]["diverged"]
 
     # ---- the end
     def _finish(self, server: Server) -> None:
@@ -219,7 +203,8 @@ class Experiment:
         summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)
         summary["seconds"] = round(sum(t["seconds"] for t in read_table(self.out / "timings.jsonl")), 3)
         save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe))
-        write_atomic(self.out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomic(self.out / "summary.json", json.dumps(strict(summary), indent=1, allow_nan=False) + "\n")
+        shutil.rmtree(self.out / "working", ignore_errors=True)
 
     # ---- stopping and continuing
     def _checkpoint(self, server: Server) -> None:
@@ -274,13 +259,33 @@ class Interrupted(Exception):
     """Raised between two clients when a signal asked the run to stop."""
 
 
+def check_config(config: Any, out: Path) -> None:
+    """Refuse a config.json that another program, version or hand wrote."""
+    parts = {"recipe": str, "settings": dict, "options": dict, "identity": dict, "format": int}
+    lacks = [
+        key for key, kind in parts.items() if not isinstance(config, dict) or not isinstance(config.get(key), kind)
+    ]
+    if not lacks:
+        lacks = [f"options.{key}" for key in ("device", "threads", "engine", "store") if key not in config["options"]]
+    if lacks:
+        raise CheckpointError(
+            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; run again into another --out"
+        )
+    if config["format"] != FORMAT:
+        raise CheckpointError(
+            f"{out} has format {config['format']} and this headway reads {FORMAT}; use the version that wrote it"
+        )
+
+
+def strict(value: Any) -> Any:
+    """The value with None for what JSON cannot hold: NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: strict(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [strict(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 def set_threads(options: Options) -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-
-
-def load_net(run: Run, path: Path) -> Net:
-    """A saved model in the net it was trained in."""
-    task = build(settings(run.config["settings"]), device="cpu")
-    tensors, meta = read_model(path)
-    return task.net(parse_recipe(meta["recipe"])).load(tensors).eval()

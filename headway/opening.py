@@ -79,7 +79,10 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "recipe": str(recipe),
         "label": recipe.title,
         "settings": task.settings.model_dump(),
-        "options": {"device": options.device, "threads": torch.get_num_threads(), "engine": options.engine},
+        "options": {
+            "device": options.device, "threads": torch.get_num_threads(), "engine": options.engine,
+            "store": options.store,
+        },
         "identity": dict(identity),
         "versions": {
             "headway": headway.__version__, "python": platform.python_version(),

@@ -194,7 +194,7 @@ def explain(recipe: Recipe) -> list[tuple[str, str, list[str]]]:
 
 
 def summary_line(piece: Piece | type[Piece]) -> str:
-    """One line about a piece: the first line of its module's docstring."""
+    """One line about a piece: its paper, from the first paragraph of its module's docstring."""
     cls = piece if isinstance(piece, type) else type(piece)
     module = inspect.getmodule(cls)
-    return ((module and inspect.getdoc(module)) or "").split("\n")[0]
+    return " ".join(((module and inspect.getdoc(module)) or "").split("\n\n")[0].split())

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -198,11 +198,12 @@ def prepare_folder(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """One process at a time in a run directory."""
     lock = filelock.FileLock(path / ".lock")
-    owner = path / ".owner"
+    owner, who = path / ".owner", "another process"
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        who = owner.read_text() if owner.exists() else "another process"
+        with suppress(OSError):  # it may end, and take its name away, at this very moment
+            who = owner.read_text() or who
         raise CheckpointError(f"out={path}: {who} is running here; wait for it or choose another --out") from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
@@ -210,6 +211,8 @@ def locked(path: Path) -> Iterator[None]:
     finally:
         owner.unlink(missing_ok=True)
         lock.release()
+        if not (path / "config.json").exists():  # no run came of it: the folder is left as it was found
+            (path / ".lock").unlink(missing_ok=True)
 
 
 def command_line() -> list[str]:

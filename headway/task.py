@@ -202,7 +202,10 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
             )
         body, last = custom.split(whole, torch.zeros(2, *d.shape))
         if last.out_features != d.classes:
-            raise ConfigError(f"model={name}: it gives {last.out_features} logits and {d.name} has {d.classes} classes")
+            raise ConfigError(
+                f"model={name}: it gives {last.out_features} logits and {d.name} has {d.classes} classes; "
+                f"make it give {d.classes}, or let it take them as an argument `classes`"
+            )
         first = last.weight.detach().clone()
         return body, {
             "bias": last.bias is not None,
@@ -225,7 +228,9 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device={name}: not a device; use cpu, cuda or cuda:0") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={name}: headway runs on cpu and cuda; use cpu, cuda or cuda:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={name}: this machine has no CUDA device that torch can use; use cpu")
     return device

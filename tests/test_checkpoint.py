@@ -6,8 +6,8 @@ import json
 import os
 
 import pytest
-import toy
 import torch
+import toy
 
 from headway import checkpoint, rounds
 from headway.checkpoint import Checkpoints, OtherTask

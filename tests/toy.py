@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,9 @@ from headway import rounds
 from headway.data import Dataset
 from headway.data.partition import Partition
 from headway.engine import LocalEngine
+from headway.local import Batch, Local
 from headway.methods import recipe as parse
+from headway.piece import Piece
 from headway.recipes import Recipe
 from headway.settings import settings
 from headway.state import Server
@@ -97,7 +100,8 @@ def assert_same(a: Any, b: Any, path: str = "") -> None:
     """Equal bit for bit, tensors and all."""
     assert type(a) is type(b), path
     if isinstance(a, Tensor):
-        assert a.dtype == b.dtype and a.shape == b.shape, path
+        assert a.dtype == b.dtype, path
+        assert a.shape == b.shape, path
         assert torch.equal(a, b), path
     elif isinstance(a, dict):
         assert list(a) == list(b), path
@@ -113,3 +117,94 @@ def assert_same(a: Any, b: Any, path: str = "") -> None:
                 assert_same(getattr(a, name), getattr(b, name), f"{path}/{name}")
     else:
         assert a == b or (a != a and b != b), path
+
+
+def fixed(rows: Sequence[Sequence[float]]) -> Callable[[Tensor, Any], Tensor]:
+    """A first classifier set by hand: task_of(..., first=fixed([[1.0], [-1.0]]))."""
+    return lambda w, rng: torch.tensor(rows, dtype=torch.float32)
+
+
+def two_clients(start: float = 0.0, **given: Any) -> Task:
+    """h = u x and z = (h, -h). Client 0 holds x = 2 of class 0; client 1 holds x = 1 and x = 2 of class 1.
+
+    At u = 0 the softmax is (1/2, 1/2): dL/du is -2 for client 0 and +1.5 for client 1, and dL/dW = 0 because h = 0.
+    """
+    values = {"bias": False, **given}
+    first = fixed([[1.0], [-1.0]])
+    return task_of([2.0, 1.0, 2.0], [0, 1, 1], [[0], [1, 2]], body=lambda: OneWeight(start), first=first, **values)
+
+
+def slope(u: float, xs: Sequence[float], y: int, shift: float = 0.0, scale: float = 1.0) -> float:
+    """dL/du of CE for h = u x + shift and z = scale (h, -h): -+ 2 scale x (1 - p_y), averaged over xs."""
+    sign = 1.0 if y == 0 else -1.0
+    wrong = [1 / (1 + math.exp(2 * scale * sign * (u * x + shift))) for x in xs]  # 1 - p_y
+    return sum(-2 * scale * sign * x * q for x, q in zip(xs, wrong, strict=True)) / len(xs)
+
+
+def head_step(u: float, a: float, xs: Sequence[float], y: int) -> float:
+    """dL/da for z = (a h, -a h), counted on the row of class 0: -+ mean of h (1 - p_y)."""
+    sign = 1.0 if y == 0 else -1.0
+    each = [-sign * u * x / (1 + math.exp(2 * sign * a * u * x)) for x in xs]
+    return sum(each) / len(each)
+
+
+def several(recipe: str | Recipe, task: Task, n: int) -> tuple[Server, LocalEngine]:
+    """(server, engine) after n rounds."""
+    recipe = parse(recipe) if isinstance(recipe, str) else recipe
+    engine = LocalEngine()
+    return rounds.run(recipe, task, engine, n), engine
+
+
+def local_of(
+    task: Task, recipe: str | Recipe, k: int = 0, *, t: int = 0, kept: Any = None, sent: Any = None, ready: Any = None
+) -> Local:
+    """Client k as one piece's hook sees it, the net still at the first weights; kept, sent, ready are the piece's."""
+    recipe = parse(recipe) if isinstance(recipe, str) else recipe
+    net, (x, y) = task.net(recipe), task.data[k]
+    w0 = net.params().copy().only(recipe.share)
+    k_eff = w0.map(lambda v: torch.tensor(1.0))
+    return Local(net, w0, x, y, t, task.lr(t), k_eff, recipe.share, kept or {}, sent or {}, ready or {})
+
+
+def batch_of(local: Local) -> Batch:
+    """All of the client's data as one batch, through its net as it stands."""
+    h = local.net.features(local.x)
+    return Batch(local.x, local.y, h, local.net.head(h))
+
+
+def watching(look: Callable[[Batch, Local], None], *pieces: str) -> Recipe:
+    """The recipe of these pieces, with one more that looks at every batch and adds nothing."""
+
+    class Watching(Piece):
+        name, slot = "watching", "reg"
+
+        def penalty(self, batch: Batch, local: Local) -> Tensor:
+            look(batch, local)
+            return torch.zeros(())
+
+    return Recipe((*parse("+".join(pieces) or "fedavg").pieces, Watching()))
+
+
+class Normed(nn.Module):
+    """h = BatchNorm(A x + b), 2 -> 2."""
+
+    def __init__(self, track: bool = True):
+        super().__init__()
+        self.fc, self.bn, self.dim = nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=track), 2
+        with torch.no_grad():
+            self.fc.weight.copy_(torch.tensor([[1.0, 0.5], [-0.5, 1.0]]))
+            self.fc.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.fc(x))
+
+
+def assert_trains_like_fedavg(recipe: str, n: int = 3, bitwise: bool = True) -> None:
+    """The global model after n rounds of label-skewed digits is FedAvg's, bit for bit or to rounding."""
+    task = skewed(4, train_size=160, sampling=0.5, momentum=0.9, weight_decay=1e-3)
+    (found, _), (plain, _) = several(recipe, task, n), several("fedavg", task, n)
+    assert found.w.keys() == plain.w.keys()
+    if bitwise:
+        assert_same((found.w, found.stats), (plain.w, plain.stats))
+    for name, v in plain.w.items():
+        assert torch.allclose(found.w[name], v, atol=1e-6), name

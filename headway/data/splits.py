@@ -58,11 +58,11 @@ def split(
 
 def _share(word: str) -> float:
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", word):
-        raise PartitionError(f"split '{word[:40]}' is unknown; {nearest(word, HOW)} or a share such as 0.3")
+        raise PartitionError(f"local_test={word[:40]}: it is unknown; {nearest(word, HOW)} or a share such as 0.3")
     share = float(word)
     if not 0 < share < 1:
         raise PartitionError(
-            f"split is {word[:40]} and must be a share above 0 and below 1, such as 0.3, or 'none' or 'shard'"
+            f"local_test={word[:40]}: it must be a share above 0 and below 1, such as 0.3, or 'none' or 'shard'"
         )
     return share
 
@@ -77,11 +77,11 @@ def _dealt(
 ) -> Lists:
     """The official test set over the clients: by group where there are groups, else by label."""
     if test_labels is None or len(test_labels) == 0:
-        raise PartitionError("split is 'shard' and the data has no test set; use a share such as 0.3 or 'none'")
+        raise PartitionError("local_test=shard: the data has no test set; use a share such as 0.3 or 'none'")
     if p.spec == "natural" and group_test is not None:
         if group is None:
             raise PartitionError(
-                "split is 'shard' and the test samples have groups but the training samples have none; "
+                "local_test=shard: the test samples have groups but the training samples have none; "
                 "give both or a share such as 0.3"
             )
         return _by_group(p, np.asarray(group), np.asarray(group_test), len(test_labels))
@@ -91,12 +91,12 @@ def _dealt(
 def _by_group(p: Partition, group: Labels, group_test: Labels, tests: int) -> Lists:
     if group_test.shape != (tests,):
         raise PartitionError(
-            f"split is 'shard' and the test groups have shape {group_test.shape} for {tests} test samples; "
+            f"local_test=shard: the test groups have shape {group_test.shape} for {tests} test samples; "
             "give one per sample"
         )
     if (group.dtype.kind in "US") != (group_test.dtype.kind in "US"):
         raise PartitionError(
-            f"split is 'shard' and the training groups are {group.dtype} but the test groups "
+            f"local_test=shard: the training groups are {group.dtype} but the test groups "
             f"{group_test.dtype}; name them alike"
         )
     names = group[p.index[p.offsets[:-1]]]  # a natural client is never empty: its first sample names it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -150,7 +149,7 @@ def curve_figures(accs: Sequence[float]) -> dict[str, float | None]:
 def failure(rows: Sequence[dict[str, Any]], classes: int) -> str | None:
     """Why a run counts as failed (D15): a loss that is no number, or accuracy at chance to the end."""
     for row in rows:
-        if row["global_loss"] is not None and not math.isfinite(row["global_loss"]):
+        if row["diverged"]:
             return f"the loss is not finite from round {row['round']} on"
     scored = [row["global_acc"] for row in rows if row["global_acc"] is not None]
     tail = scored[-max(1, len(scored) // 10) :]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
 from headway.state import Client
-from headway.values import read_values, write_values
+from headway.values import read_raw, write_values
 
 
 class ClientStore:
@@ -35,9 +37,9 @@ class DirectoryStore(ClientStore):
     The folder is working space, not a promise: what must survive a crash is in the checkpoint.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: torch.device | None = None) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.device = folder, device
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("*.safetensors"):
             stale.unlink()
@@ -47,7 +49,9 @@ class DirectoryStore(ClientStore):
         return sorted(self._ids)
 
     def get(self, k: int) -> Client | None:
-        return read_values(self.folder / f"{k}.safetensors", Client) if k in self._ids else None
+        if k not in self._ids:
+            return None
+        return Client(**read_raw(self.folder / f"{k}.safetensors", self.device))
 
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:

@@ -31,9 +31,9 @@ class CCVR(Piece):
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
         if recipe.head().get("weights", "trainable") != "trainable":
             raise RecipeError(f"{recipe}: ccvr retrains the classifier and this head is frozen; drop one of the two")
-        if not recipe.share("head.weight"):
+        if recipe.head().get("kind", "single") != "single" or not recipe.share("head.weight"):
             raise RecipeError(
-                f"{recipe}: ccvr calibrates the global classifier and here every client has its own; drop one of the two"
+                f"{recipe}: ccvr calibrates the global classifier and here clients have their own; drop one of the two"
             )
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:  # Eq. (2), on e = what the classifier sees

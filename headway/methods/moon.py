@@ -24,7 +24,7 @@ class Moon(Piece):
         return {"w": w}
 
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {}, {"w": w}
+        return {}, {"w": w | local.net.stats()}  # the whole model: in eval mode its statistics speak too
 
     def prepare(self, local: Local) -> dict[str, Any]:
         return {"glob": local.frozen(local.w0), "prev": local.frozen(local.kept["w"])}

@@ -127,7 +127,9 @@ def from_spec(spec: str) -> Callable[..., nn.Module]:
     if found is None:
         public = {k: v for k, v in vars(module).items() if _is_factory(v) and not k.startswith("_")}
         own = [k for k, v in public.items() if getattr(v, "__module__", "") == module.__name__]  # not imported
-        raise ModelError(f"'{source}' has no '{name}'; {nearest(name, own or public)}")
+        known = own or list(public)
+        fix = nearest(name, known) if known else "define a class or a function of that name"
+        raise ModelError(f"model={spec}: '{source}' has no '{name}'; {fix}")
     if not _is_factory(found):
         raise ModelError(
             f"'{name}' in '{source}' is a {type(found).__name__}; name a class, or a function that returns a network"

@@ -55,7 +55,7 @@ def load_body(body: nn.Module, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ModelError(f"weights file '{path}' does not exist")
+        raise ModelError(f"weights={path}: there is no such file; check the path")
     if path.suffix.lower() in PICKLED:
         raise ModelError(
             f"weights file '{path}' may be a pickle, which can run code when it is opened; "
@@ -64,7 +64,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as e:
-        raise ModelError(f"weights file '{path}' is not a readable safetensors file: {e}") from e
+        raise ModelError(
+            f"weights={path}: it is not a readable safetensors file (truncated?); write one with "
+            "safetensors.torch.save_file(state_dict, 'weights.safetensors')"
+        ) from e
     return tensors
 
 

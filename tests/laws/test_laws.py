@@ -9,8 +9,8 @@ import random
 from dataclasses import fields
 
 import pytest
-import toy
 import torch
+import toy
 
 from headway import rounds
 from headway.checkpoint import Checkpoints
@@ -64,7 +64,8 @@ def test_resumed_run_equals_straight_run(text, task, tmp_path):
     server, engine = played(recipe, task, 2)
     Checkpoints(tmp_path, {"recipe": text}).save(server, engine.store, {"line": 2})
     found, damaged = Checkpoints(tmp_path, {"recipe": text}).load(torch.device("cpu"))
-    assert damaged == [] and found.extra == {"line": 2}
+    assert damaged == []
+    assert found.extra == {"line": 2}
     store = ClientStore()
     store.put(found.clients)
     toy.assert_same(toy.state_of(*played(recipe, task, 3, found.server, LocalEngine(store))), straight)

@@ -1,0 +1,446 @@
+"""The commands as people and scripts use them: what they print, what they write, how they end."""
+
+import csv
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from calling import SMALL, SMALL_TASK, headway
+
+import headway as package
+from headway import comparison
+from headway.cli import app
+from headway.data import load
+from headway.data.partition import Partition
+from headway.methods import REGISTRY
+from headway.rundir import Run
+from headway.settings import Settings
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def files(folder="."):
+    return {str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+# ---- run
+def test_run_prints_a_table_and_tells_where_the_run_is():
+    end = headway("run", "fedavg", *SMALL, "--out=a")
+    assert end.code == 0
+    assert end.out.startswith("fedavg: 2 rounds in ")
+    assert "-> a\n" in end.out
+    for row in ("global, last round", "best round (not a result)", "personal, mean ± std over clients", "megabytes up"):
+        assert row in end.out
+
+
+def test_run_into_a_folder_whose_name_looks_like_markup_names_it_whole():
+    assert "-> [red]a\n" in headway("run", "fedavg", *SMALL, "--out=[red]a").out
+
+
+def test_quiet_says_nothing_on_stderr():
+    assert headway("run", "fedavg", *SMALL, "--out=a").err == ""
+
+
+def test_progress_goes_to_stderr_as_plain_lines_when_piped():
+    words = [w for w in SMALL if w != "--quiet"]
+    end = headway("run", "fedavg", *words, "--out=a")
+    assert end.err.startswith("fedavg: 2 rounds\n")
+    assert re.search(r"fedavg: round 2/2 global [\d.]+ % personal [\d.]+ % 0 s left\n", end.err)
+    assert ESCAPE not in end.err + end.out
+
+
+def test_json_is_the_summary_and_nothing_else():
+    words = [w for w in SMALL if w != "--quiet"]
+    end = headway("run", "fedavg", *words, "--json", "--out=a")
+    assert end.err == ""
+    assert end.out.count("\n") == 1
+    assert end.json == json.loads(Path("a/summary.json").read_text()) | {"run": "a"}
+
+
+def test_without_out_the_same_request_finds_its_own_folder_again():
+    first, second = (headway("run", "fedavg", *SMALL, "--json").json["run"] for _ in range(2))
+    assert first == second
+    assert re.fullmatch(r"runs/fedavg-digits-[0-9a-f]{8}", first)
+    assert headway("run", "fedavg", *SMALL, "--json", "--seed=1").json["run"] != first
+
+
+def test_set_is_the_same_as_the_option():
+    headway("run", "fedavg", *SMALL, "--lr=0.2", "--out=a")
+    headway("run", "fedavg", *SMALL, "--set", "lr=0.2", "--out=b")
+    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+    assert headway("run", "fedavg", *SMALL, "--set", "batch-size=16", "--set", "clip_norm=none", "--out=c").code == 0
+    assert Run(Path("c")).config["settings"]["batch_size"] == 16
+
+
+def test_every_setting_is_an_option_of_run_compare_and_partition():
+    for command in ("run", "compare", "partition"):
+        told = headway(command, "--help").out
+        for name in (*Settings.model_fields, "seeds", "device", "workers", "engine", "out", "set", "json", "quiet"):
+            assert f"--{name.replace('_', '-')}" in told
+
+
+def test_several_seeds_make_a_run_each_and_one_leaderboard():
+    end = headway("run", "fedavg", *SMALL, "--seeds=0,1", "--out=a")
+    assert end.code == 0
+    assert {"leaderboard.json", "leaderboard.csv", "seed-0/summary.json", "seed-1/summary.json"} <= files("a")
+    accs = [Run(Path(f"a/seed-{seed}")).summary["global_acc"] for seed in (0, 1)]
+    mean, std = 100 * statistics.fmean(accs), 100 * statistics.pstdev(accs)
+    assert f"{mean:.2f} ± {std:.2f}" in end.out
+    assert "seeds 0, 1; ± is the spread over seeds" in end.out
+
+
+def test_a_seed_among_several_is_the_run_of_that_seed_alone():
+    headway("run", "fedavg", *SMALL, "--seeds=0,1", "--out=a")
+    headway("run", "fedavg", *SMALL, "--seed=1", "--out=b")
+    assert Path("a/seed-1/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+
+
+def test_seeds_that_are_finished_are_not_run_again(monkeypatch):
+    first = headway("run", "fedavg", *SMALL, "--seeds=0,1", "--out=a", "--json").json
+    monkeypatch.setattr(comparison, "execute", None)  # a run would fail
+    assert headway("run", "fedavg", *SMALL, "--seeds=0,1", "--out=a", "--json").json == first
+
+
+def test_another_recipe_over_the_same_seeds_folder_is_refused():
+    headway("run", "fedavg", *SMALL, "--seeds=0,1", "--out=a")
+    before = files("a")
+    end = headway("run", "scaffold", *SMALL, "--seeds=2,0", "--out=a")
+    assert end.code == 2
+    assert "it holds another run (recipe=fedavg)" in end.err
+    assert files("a") == before  # seed 2 was not started
+
+
+# ---- compare
+def test_compare_writes_runs_and_leaderboard():
+    end = headway("compare", "fedavg", "scaffold", *SMALL, "--seeds=0,1", "--out=c")
+    assert end.code == 0
+    for recipe in ("fedavg", "scaffold"):
+        assert {f"{recipe}/seed-0/summary.json", f"{recipe}/seed-1/summary.json"} <= files("c")
+    board = json.loads(Path("c/leaderboard.json").read_text())
+    table = list(csv.DictReader(Path("c/leaderboard.csv").read_text().splitlines()))
+    assert {row["recipe"] for row in board} == {"fedavg", "scaffold"}
+    assert [row["recipe"] for row in table] == [row["recipe"] for row in board]
+    for row, line in zip(board, table, strict=True):
+        runs = [Run(Path("c", run)) for run in row["runs"]]
+        accs = [run.summary["global_acc"] for run in runs]
+        own = [run.summary["personal"]["mean"] for run in runs]
+        assert row["global"]["values"] == accs
+        assert row["global"]["mean"] == pytest.approx(statistics.fmean(accs))
+        assert row["global"]["std"] == pytest.approx(statistics.pstdev(accs))
+        assert row["personal"]["mean"] == pytest.approx(statistics.fmean(own))
+        assert row["megabytes"]["mean"] == sum(run.summary["bytes_up"] * 2 for run in runs) / 2e6
+        assert float(line["global_mean"]) == pytest.approx(row["global"]["mean"], rel=1e-5)
+        assert float(line["global_std"]) == pytest.approx(row["global"]["std"], rel=1e-5)
+        assert row["failed"] == 0
+    assert "leaderboard.json" in end.out
+    assert headway("compare", "fedavg", "scaffold", *SMALL, "--seeds=0,1", "--out=c", "--json").json == board
+
+
+def fake_runs(monkeypatch, curves):
+    """Instead of training, every recipe ends with these figures."""
+
+    def execute(text, s, folder, options, *, task):
+        last, best = curves[text]
+        folder.mkdir(parents=True)
+        figures = {"global_acc": last, "last": last, "best": best, "last5": last, "balanced_acc": last}
+        rest = {"personal": None, "bytes_up": 0, "bytes_down": 0, "seconds": 0.0, "failed": None}
+        (folder / "summary.json").write_text(json.dumps(figures | rest))
+
+    monkeypatch.setattr(comparison, "execute", execute)
+
+
+def test_the_leaderboard_is_sorted_by_the_last_round_and_never_by_the_best(monkeypatch):
+    fake_runs(monkeypatch, {"fedavg": (0.5, 0.99), "scaffold": (0.6, 0.6), "fedprox": (0.4, 0.7)})
+    end = headway("compare", "fedprox", "fedavg", "scaffold", *SMALL, "--out=c", "--json")
+    assert [row["recipe"] for row in end.json] == ["scaffold", "fedavg", "fedprox"]
+
+
+def test_a_leaderboard_without_personal_figures_says_so(monkeypatch):
+    fake_runs(monkeypatch, {"fedavg": (0.5, 0.5)})
+    assert "n/a" in headway("compare", "fedavg", *SMALL, "--out=c").out
+
+
+def test_finished_runs_are_taken_as_they_are_and_new_recipes_are_added(monkeypatch):
+    headway("compare", "fedavg", *SMALL, "--out=c")
+    made = Path("c/fedavg/seed-0/config.json").stat().st_mtime_ns
+    end = headway("compare", "fedavg", "fedprox", *SMALL, "--out=c", "--json")
+    assert {row["recipe"] for row in end.json} == {"fedavg", "fedprox"}
+    assert Path("c/fedavg/seed-0/config.json").stat().st_mtime_ns == made
+
+
+def test_overwrite_makes_finished_runs_again():
+    headway("compare", "fedavg", *SMALL, "--out=c")
+    assert headway("compare", "fedavg", *SMALL, "--rounds=1", "--out=c").code == 2
+    assert headway("compare", "fedavg", *SMALL, "--rounds=1", "--out=c", "--overwrite").code == 0
+    assert Run(Path("c/fedavg/seed-0")).summary["rounds"] == 1
+
+
+def test_a_folder_with_another_run_is_found_before_the_first_run_starts():
+    headway("run", "scaffold", *SMALL, "--rounds=1", "--out=c/scaffold/seed-0")
+    before = files("c")
+    end = headway("compare", "fedavg", "scaffold", *SMALL, "--out=c")
+    assert end.code == 2
+    assert "it holds another run (rounds=1)" in end.err
+    assert files("c") == before
+
+
+def test_recipes_with_settings_get_readable_folders():
+    assert headway("compare", "moon(mu=5)", "FedProx(mu=0.1)", *SMALL, "--rounds=1", "--out=c").code == 0
+    assert sorted(os.listdir("c")) == ["fedprox(mu=0.1)", "leaderboard.csv", "leaderboard.json", "moon(mu=5)"]
+
+
+def test_a_recipe_keeps_the_name_the_user_gave_it():
+    end = headway("compare", "fedprox", *SMALL, "--rounds=1", "--out=c", "--json")
+    assert [row["recipe"] for row in end.json] == ["fedprox"]
+
+
+# ---- list, explain, cite
+@pytest.mark.parametrize(
+    ("what", "some", "keys"),
+    [
+        ("pieces", {"fedavg", "scaffold", "fn", "ccvr"}, {"name", "slot", "settings", "about", "paper"}),
+        ("recipes", {"fedavg", "fedprox", "fedetf", "fedbabu"}, {"name", "pieces"}),
+        ("models", {"mlp", "mcmahan_cnn", "resnet18"}, {"name", "about", "min_size", "bn"}),
+        ("data", {"digits", "mnist", "cifar10", "femnist"}, {"name", "classes", "train", "test", "shape", "licence"}),
+        ("partitions", {"iid", "dir", "shard", "classes", "natural"}, {"name", "about"}),
+    ],
+)
+def test_list(what, some, keys):
+    rows = headway("list", what, "--json").json
+    assert some <= {row["name"] for row in rows}
+    assert all(keys <= set(row) for row in rows)
+    text = headway("list", what)
+    assert text.code == 0
+    assert ESCAPE not in text.out
+    for row in rows:  # names are never cut
+        assert re.search(rf"^ {re.escape(row['name'])} ", text.out, re.MULTILINE)
+
+
+def test_list_without_a_word_lists_the_pieces():
+    assert headway("list").out == headway("list", "pieces").out
+
+
+def test_every_listed_recipe_parses_to_what_is_listed():
+    for row in headway("list", "recipes", "--json").json:
+        assert str(package.recipe(row["name"])) == row["pieces"]
+
+
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_explain_says_what_travels_for_every_piece_and_recipe(name):
+    facts = headway("explain", name, "--json").json
+    assert set(facts) == {"recipe", "hooks", "down", "up", "stays", "frozen", "once"}
+    text = headway("explain", name)
+    assert text.code == 0
+    assert text.out.startswith(f"{facts['recipe']}: everything not listed is FedAvg's\n")
+    for line in facts["hooks"]:
+        assert line["hook"] in text.out
+
+
+def test_explain_of_the_design_document():
+    told = headway("explain", "scaffold+fn+gmv+ccvr").out
+    assert "  correct      chain  scaffold\n" in told
+    assert "  report       own    scaffold gmv\n" in told
+    assert "  down:   body, head.weight, scaffold.c, gmv.mu\n" in told
+    assert "  up:     body, head.weight, scaffold.delta_c, gmv.owns, gmv.mean\n" in told
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stays", "up"),
+    [("fedper", ["head.weight", "head.bias"], ["body"]), ("fedavg", [], ["body", "head.weight", "head.bias"])],
+)
+def test_explain_tells_what_stays_on_the_client(recipe, stays, up):
+    facts = headway("explain", recipe, "--json").json
+    assert (facts["stays"], facts["up"]) == (stays, up)
+
+
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_cite_prints_each_entry_once_in_bibtex(name):
+    told = headway("cite", name).out
+    keys = re.findall(r"^@(?:article|inproceedings)\{([a-z0-9]+),$", told, re.MULTILINE)
+    assert len(keys) == len(set(keys)) >= 1
+    assert told.count("{") == told.count("}")
+    for entry in told.strip().split("\n\n"):
+        assert entry.endswith("\n}")
+        for field in ("title", "author", "year"):
+            assert len(re.findall(rf"^  {field} = {{.+}},?$", entry, re.MULTILINE)) == 1
+
+
+def test_cite_names_every_paper_of_a_recipe_and_no_paper_twice():
+    told = headway("cite", "fedetf+ccvr").out  # both pieces of fedetf are from one paper
+    assert re.findall(r"@\w+\{(\w+),", told) == ["mcmahan2017fedavg", "li2023fedetf", "luo2021ccvr"]
+
+
+def test_cite_is_not_wrapped_to_the_terminal():
+    assert max(map(len, headway("cite", "fedetf").out.splitlines())) > 100
+
+
+# ---- partition
+PARTITION = ("--clients=3", "--train-size=200")
+
+
+def test_partition_prints_a_row_for_each_client_and_writes_nothing_without_out():
+    end = headway("partition", *PARTITION)
+    assert end.code == 0
+    assert end.out.startswith("digits, dir(0.1), seed 0\n")
+    assert re.search(r"^ 2 +\d+", end.out, re.MULTILINE)
+    assert "effective_classes: " in end.out
+    assert files() == set()
+
+
+def test_partition_saves_a_file_that_reads_back_and_a_picture():
+    told = headway("partition", *PARTITION, "--out=p", "--json").json
+    assert files("p") == {"partition.json", "partition.png"}
+    assert Path("p/partition.png").read_bytes().startswith(b"\x89PNG\r\n")
+    labels = load("digits").subset(200).y.numpy()
+    again = Partition.load(Path("p/partition.json"), labels)
+    assert again.hash() == told["hash"]
+    assert again.counts(labels).tolist() == told["counts"]
+    assert sum(map(sum, told["counts"])) == 200
+
+
+def test_a_saved_partition_is_the_one_a_run_uses():
+    saved = headway("partition", *PARTITION, "--seed=5", "--out=p", "--json").json
+    assert headway("run", "fedavg", *SMALL, "--partition=p/partition.json", "--out=a").code == 0
+    run = Run(Path("a"))
+    assert run.config["identity"]["partition_hash"] == saved["hash"]
+    clients = json.loads(Path("a/partition.json").read_text())["clients"]
+    assert [client["counts"] for client in clients] == saved["counts"]
+
+
+def test_drawing_the_same_partition_again_is_no_harm_and_another_is_refused():
+    assert headway("partition", *PARTITION, "--out=p").code == 0
+    assert headway("partition", *PARTITION, "--out=p").code == 0
+    before = Path("p/partition.json").read_bytes()
+    end = headway("partition", *PARTITION, "--seed=1", "--out=p")
+    assert end.code == 2
+    assert "out=p: it holds another partition; choose another --out, or --overwrite to replace it" in end.err
+    assert Path("p/partition.json").read_bytes() == before
+    assert headway("partition", *PARTITION, "--seed=1", "--out=p", "--overwrite").code == 0
+    assert Path("p/partition.json").read_bytes() != before
+
+
+def test_the_partition_of_a_run_is_not_written_over():
+    headway("run", "fedavg", *SMALL, "--out=a")
+    before = Path("a/partition.json").read_bytes()
+    end = headway("partition", *PARTITION, "--out=a", "--overwrite")
+    assert end.code == 2
+    assert "out=a: it holds a run" in end.err
+    assert Path("a/partition.json").read_bytes() == before
+
+
+# ---- how it ends
+def test_help_of_every_command():
+    told = headway("--help")
+    assert told.code == 0
+    for command in app.registered_commands:
+        assert f"  {command.name} " in told.out
+        assert headway(command.name, "--help").out.startswith(f"Usage: headway {command.name} ")
+
+
+def test_headway_alone_shows_its_help():
+    end = headway()
+    assert (end.code, end.err) == (0, "")
+    assert end.out.startswith("Usage: headway [OPTIONS] COMMAND")
+
+
+def test_ctrl_c_outside_a_run_ends_with_130(monkeypatch):
+    def interrupted(what):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway.show.listing", interrupted)
+    end = headway("list")
+    assert (end.code, end.err) == (130, "headway: interrupted\n")
+
+
+def test_a_bug_is_not_dressed_up_as_bad_input(monkeypatch):
+    def broken(what):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("headway.show.listing", broken)
+    with pytest.raises(ZeroDivisionError):
+        headway("list")
+
+
+def started(*words, **more):
+    """A real process with its own pipes."""
+    root = Path(package.__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "headway.cli", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, **more)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    process = started("list", "--json")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 0
+
+
+def test_help_does_not_wait_for_torch():
+    """Modules that take seconds are loaded by the command that needs them."""
+    code = "import sys; from headway import cli; sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=Path(package.__file__).parents[1], timeout=60).returncode == 0
+    )
+
+
+LONG = ("--clients=3", "--rounds=60", "--train-size=200", "--test-size=80", "--model=mlp_small", "--threads=1")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert headway("run", "scaffold", *LONG, "--quiet", f"--out={out}").code == 0
+    return out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_after_a_checkpoint_and_resume_ends_with_the_same_bytes(uninterrupted, tmp_path, number, code):
+    out = tmp_path / "run"
+    process = started("run", "scaffold", *LONG, "--checkpoint-seconds=0.2", f"--out={out}")
+    try:
+        deadline = time.monotonic() + 60
+        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 3:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+        second = headway("run", "scaffold", *LONG, f"--out={out}")  # meanwhile, in the same folder
+        assert second.code == 2
+        assert f"out={out}: process {process.pid} on " in second.err
+
+        process.send_signal(number)
+        told, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert told == ""
+    assert ESCAPE not in said
+    assert "Traceback" not in said
+    done = len(Run(out).metrics)
+    assert 3 <= done < 60
+    assert said.endswith(f"headway: stopped after round {done}; `headway resume {out}` continues it\n")
+    assert max(p.name for p in (out / "checkpoint").glob("round-*.json")) == f"round-{done:06d}.json"
+    assert not (out / "summary.json").exists()
+
+    assert headway("resume", out, "--json").json["rounds"] == 60
+    for name in ("model.safetensors", "metrics.jsonl", "partition.json"):
+        assert (out / name).read_bytes() == (uninterrupted / name).read_bytes()
+
+
+def test_the_commands_and_their_python_twins_give_the_same_model():
+    headway("run", "moon(mu=5)+fn", *SMALL, "--out=a")
+    run = package.run("moon(mu=5)+fn", **SMALL_TASK, out="b")
+    assert Path("a/model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
