@@ -72,9 +72,7 @@ def names(data: Any, model: Any) -> dict[str, str]:
     if isinstance(model, str):
         return told | {"model": model}
     if not callable(model):
-        raise ConfigError(
-            f"model={model!r}: give a name of `headway list models`, a network or its class"
-        )
+        raise ConfigError(f"model={model!r}: give a name of `headway list models`, a network or its class")
     kind = type(model) if isinstance(model, nn.Module) else model
     return told | {"model": f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__name__)}"}
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from headway import rounds
+from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, LocalEngine
@@ -86,7 +87,7 @@ def execute(
     options = options or Options()
     parsed = parse_recipe(recipe)
     set_threads(options)
-    task = task or build(s, device=options.device)
+    task = (task or build(s, device=options.device)).for_recipe(parsed)
     parsed.check(parsed, task.dim, task.classes)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
@@ -127,7 +128,7 @@ def resume(out: Path, options: Options | None = None, task: Task | None = None) 
     )
     parsed = parse_recipe(text)
     set_threads(options)
-    task = task or build(settings(values), device=options.device)
+    task = (task or build(settings(values), device=options.device)).for_recipe(parsed)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     with locked(out):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
@@ -200,7 +201,10 @@ class Experiment:
         net = rounds.global_net(server, self.recipe, self.task)
         score = global_score(net, *self._test)
         own = received_score(server, self.recipe, self.task, self.engine.store, net, score, self.ids)
-        values = (score.acc, score.loss, score.balanced, own.mean, own.pooled)
+        values: tuple[float | None, ...] = (score.acc, score.loss, score.balanced)
+        if not rounds.has_global_model(self.recipe, self.task):
+            values = (None, None, None)
+        values = (*values, own.mean, own.pooled)
         return dict(zip(SCORES, values, strict=True))
 
     def _diverged(self) -> bool:
@@ -218,7 +222,7 @@ class Experiment:
         summary["bytes_up"] = sum(r["bytes_up"] for r in self.rows)
         summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)
         summary["seconds"] = round(sum(t["seconds"] for t in read_table(self.out / "timings.jsonl")), 3)
-        save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe))
+        save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe), spec_of(net))
         write_atomic(self.out / "summary.json", json.dumps(summary, indent=1) + "\n")
 
     # ---- stopping and continuing
@@ -282,5 +286,5 @@ def set_threads(options: Options) -> None:
 def load_net(run: Run, path: Path) -> Net:
     """A saved model in the net it was trained in."""
     task = build(settings(run.config["settings"]), device="cpu")
-    tensors, meta = read_model(path)
-    return task.net(parse_recipe(meta["recipe"])).load(tensors).eval()
+    tensors, header = read_model(path)
+    return task.net_of(header["head"]).load(tensors).eval()

@@ -139,13 +139,15 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
         raise CheckpointError(f"{path} is missing or damaged; run it again into another --out") from None
 
 
-def save_tensors(tensors: Tree, path: Path, recipe: str) -> None:
-    """A model file: tensors in the order of their names, and in its header the recipe whose head it has.
+def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:
+    """A model file: tensors in the order of their names, and in its header the recipe and the shape of its head.
 
     One header entry only: several are written in a random order, and the same model must give the same bytes.
     """
     data = {k: tensors[k].cpu().contiguous().clone() for k in sorted(tensors)}
-    write_atomic(path, tensor_bytes(data, {"headway": json.dumps({"format": FORMAT, "recipe": recipe})}))
+    write_atomic(
+        path, tensor_bytes(data, {"headway": json.dumps({"format": FORMAT, "recipe": recipe, "head": dict(head)})})
+    )
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

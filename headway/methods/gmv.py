@@ -18,8 +18,13 @@ class GMV(Piece):
     """Training adds the global mean of its class to each feature, so that clients optimise a shared point."""
 
     name, slot, paper, neutral = "gmv", "reg", "huang2023etf", {"alpha": 0.0}
+    needs_server = True
     alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
     warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
+
+    space: str = setting(
+        "plain", "raw: accept heads that normalise features or keep them personal", choices=("plain", "raw")
+    )
 
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
         device = next(iter(w.values())).device if w else None

@@ -31,9 +31,7 @@ SPECS = [
 ]
 
 
-def make(
-    spec: str, labels: np.ndarray = DIGITS, clients: int = 20, seed: int = 0, classes: int = 10
-) -> Partition:
+def make(spec: str, labels: np.ndarray = DIGITS, clients: int = 20, seed: int = 0, classes: int = 10) -> Partition:
     return draw(spec, labels, clients, seed, classes=classes, group=WRITERS[: len(labels)])
 
 

@@ -134,9 +134,7 @@ def test_draw_refusals_show_the_arithmetic(spec: str, clients: int, says: str) -
 
 
 def test_more_clients_than_groups() -> None:
-    with pytest.raises(
-        PartitionError, match="11 clients asked for and the data has 10 groups; use at most 10"
-    ):
+    with pytest.raises(PartitionError, match="11 clients asked for and the data has 10 groups; use at most 10"):
         draw("natural", LABELS, 11, 0, classes=10, group=LABELS)
     with pytest.raises(PartitionError, match="give one per sample"):
         draw("natural", LABELS, 5, 0, classes=10, group=LABELS[:-1])

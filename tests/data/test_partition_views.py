@@ -38,9 +38,7 @@ def test_jensen_shannon_by_definition() -> None:
     def kl(a: np.ndarray, b: np.ndarray) -> float:
         return sum(x * np.log2(x / y) for x, y in zip(a, b, strict=True) if x > 0)
 
-    pairs = [
-        (kl(q[i], (q[i] + q[j]) / 2) + kl(q[j], (q[i] + q[j]) / 2)) / 2 for i in range(6) for j in range(i)
-    ]
+    pairs = [(kl(q[i], (q[i] + q[j]) / 2) + kl(q[j], (q[i] + q[j]) / 2)) / 2 for i in range(6) for j in range(i)]
     assert describe(p, DIGITS)["js_divergence"] == pytest.approx(np.mean(pairs))
 
 

@@ -116,17 +116,13 @@ def test_natural_keeps_groups_together() -> None:
     s = split(words, "shard", TRAIN, TEST, 0, group=names, group_test=names_test)
     assert all((names_test[s.test[k]] == names[words[k][0]]).all() for k in range(15))
     turned = Partition("natural", 0, np.array([2, 3, 0, 1]), np.array([0, 2, 4]), 10, "", {})
-    s = split(
-        turned, "shard", TRAIN[:4], TEST[:3], 0, group=np.array([5, 5, 8, 8]), group_test=np.array([5, 8, 9])
-    )
+    s = split(turned, "shard", TRAIN[:4], TEST[:3], 0, group=np.array([5, 5, 8, 8]), group_test=np.array([5, 8, 9]))
     assert [part.tolist() for part in s.test] == [[1], [0]]
     # without groups in the test set it is dealt by label, as for the others
     assert len(split(p, "shard", TRAIN, TEST, 0, group=group).test.index) == 360
 
 
-@pytest.mark.parametrize(
-    "how", ["0", "1", "0.0", "1.5", "-0.3", "nan", "inf", "30%", "shrad", "", "0,3", "1e-400"]
-)
+@pytest.mark.parametrize("how", ["0", "1", "0.0", "1.5", "-0.3", "nan", "inf", "30%", "shrad", "", "0,3", "1e-400"])
 def test_refusals(how: str) -> None:
     p = draw("iid", TRAIN, 10, 0, classes=10)
     with pytest.raises(PartitionError, match=r"split") as refusal:

@@ -110,9 +110,7 @@ def test_lazy_layers_are_settled_by_the_sample():
     ],
 )
 def test_whatever_follows_the_last_linear_is_refused_with_return_the_logits(then):
-    with pytest.raises(
-        ModelError, match=r"follows the last linear layer 'net\.1' of model After; return the logits"
-    ):
+    with pytest.raises(ModelError, match=r"follows the last linear layer 'net\.1' of model After; return the logits"):
         split(After(then), X)
 
 
@@ -150,9 +148,7 @@ def test_a_classifier_that_runs_twice_is_refused():
 
 
 def test_a_network_that_fails_on_the_input_says_how():
-    with pytest.raises(
-        ModelError, match=r"Sequential fails on an input of shape \[3, 1, 8, 8\].*RuntimeError"
-    ):
+    with pytest.raises(ModelError, match=r"Sequential fails on an input of shape \[3, 1, 8, 8\].*RuntimeError"):
         split(nn.Sequential(nn.Linear(9, 2)), X)
 
 
@@ -223,9 +219,7 @@ def test_a_name_in_a_file_that_is_no_factory_is_refused(file, name, says):
 def test_a_file_that_cannot_be_imported_says_why_and_leaves_no_trace(tmp_path, text):
     bad = tmp_path / "bad.py"
     bad.write_text(text)
-    with pytest.raises(
-        ModelError, match=r"cannot be imported: (ModuleNotFound|Syntax|ZeroDivision|SystemExit)"
-    ):
+    with pytest.raises(ModelError, match=r"cannot be imported: (ModuleNotFound|Syntax|ZeroDivision|SystemExit)"):
         from_spec(f"{bad}:Net")
     assert not [name for name in sys.modules if name.startswith("headway_user_bad")]
 

@@ -162,9 +162,7 @@ def test_weights_of_the_users_own_network_load_without_their_classifier(write, p
     b, _ = split(Own(), torch.zeros(2, 6))
     state = Own().state_dict()
     load_body(b, write({prefix + k: v for k, v in state.items()}))
-    assert torch.equal(
-        b.inner.body.weight, state["body.weight"]
-    )  # a part of its own called body is no prefix
+    assert torch.equal(b.inner.body.weight, state["body.weight"])  # a part of its own called body is no prefix
 
 
 class Own(nn.Module):

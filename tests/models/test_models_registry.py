@@ -72,9 +72,7 @@ POOLED = {
 
 HEAVY = {"wrn56_4", "resnet18", "resnet18_tv", "densenet121", "vgg11", "vgg11_nofc"}
 LIGHT = sorted(MODELS.keys() - HEAVY)
-KINDS = [
-    n for n in MODELS if n not in ("resnet32", "resnet56", "wrn56_4", "mlpnet_nobias")
-]  # same code, deeper
+KINDS = [n for n in MODELS if n not in ("resnet32", "resnet56", "wrn56_4", "mlpnet_nobias")]  # same code, deeper
 
 
 @pytest.fixture(autouse=True, scope="module")
