@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, list, explain, cite, partition."""
+"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition."""
 
 from __future__ import annotations
 
@@ -89,6 +89,34 @@ def resume_command(
     options = Options(progress=progress_for(Console(stderr=True), quiet or as_json))
     run = resume(path, options)
     emit(as_json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
+
+
+@app.command("calibrate")
+def calibrate_command(
+    path: Path = typer.Argument(..., metavar="RUN", help="a finished run"),  # noqa: B008
+    piece: str = typer.Option(..., "--with", help="ccvr(per_class=500), oracle, ffc"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+) -> None:
+    """Calibrate a finished run's classifier: before, after, and the oracle bound."""
+    from headway import show
+    from headway.afterwards import calibrate
+
+    result = calibrate(path, piece)
+    emit(as_json, result, lambda c: show.calibration(c, result))
+
+
+@app.command("personalise")
+def personalise_command(
+    path: Path = typer.Argument(..., metavar="RUN", help="a finished run"),  # noqa: B008
+    piece: str = typer.Option(..., "--with", help="ft(epochs=5, lr=0.1), algorithm2, one_step, extra_epoch"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+) -> None:
+    """Make personal models of a finished run: accuracy as received and after every stage."""
+    from headway import show
+    from headway.afterwards import personalise
+
+    result = personalise(path, piece)
+    emit(as_json, result, lambda c: show.personalisation(c, result))
 
 
 @app.command("list")

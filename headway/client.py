@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from headway.local import Batch, Local, Phase, effective_steps
 from headway.models.net import Net
+from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
 from headway.state import Broadcast, Client, Report
 from headway.tree import Tree, seed_of, stream
@@ -24,20 +27,30 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def first_client(recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
-    """A client that has not taken part yet: its personal parameters at their first values, its notes fresh."""
-    return Client(k, task.first_params(recipe).only(lambda name: not recipe.share(name)), recipe.init_client(cast.w))
+    """A client that has not taken part yet: its personal tensors at their first values, its notes fresh."""
+    first = task.first_params(recipe) | task.first_stats(recipe)
+    return Client(k, first.only(lambda name: not recipe.share(name)), recipe.init_client(cast.w))
+
+
+def equipped(recipe: Recipe, task: Task, cast: Broadcast, client: Client, y: Tensor) -> Net:
+    """The net as the client holds it on receiving the broadcast."""
+    net = task.net(recipe).load(cast.w, client.personal, cast.stats)
+    if recipe.acting("equip"):
+        net.load(recipe.equip(cast.sent, torch.bincount(y, minlength=task.classes)))
+    return net
 
 
 def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) -> tuple[Report, Client]:
     """One client's round: a pure function of its arguments."""
     x, y = task.data[client.id]
-    net = task.net(recipe).load(cast.w, client.personal, cast.stats)
+    net = equipped(recipe, task, cast, client, y)
     phases = recipe.phases(task.epochs)
     lr = task.lr(cast.round)
     plan = [batch_plan(task, net, phase, len(y)) for phase in phases]
+    weights = gradient_weights(task, net, phases, plan, recipe, lr)
     local = Local(
-        net, cast.w, x, y, cast.round, lr, gradient_weights(task, net, phases, plan, recipe, lr),
-        recipe.share, kept=client.kept, sent=cast.sent, ready={},
+        net, cast.w, x, y, cast.round, lr, weights, recipe.share, kept=client.kept, sent=cast.sent, ready={},
+        fit=partial(fit, recipe, task, cast, client.id, net),
     )  # fmt: skip
     local = local.prepared(recipe.prepare(local))
 
@@ -47,28 +60,50 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
             buffers, loss = run_phase(recipe, task, local, phase, sizes, rng, client.momentum)
             momentum = momentum | buffers
 
+    w, stats = net.params().copy(), net.stats()
     with torch.no_grad():
-        w = net.params().copy()
         shared = w.only(recipe.share)
         send, keep = recipe.report(shared, local)
         up = recipe.upload(shared, local)
-    report = Report(client.id, len(y), sum(s.steps for s in plan), up, net.stats(), send, loss)
-    personal = w.only(lambda name: not recipe.share(name))
+    report = Report(client.id, len(y), sum(s.steps for s in plan), up, stats.only(recipe.share), send, loss)
+    personal = (w | stats).only(lambda name: not recipe.share(name))
     return report, Client(client.id, personal, keep, momentum if task.persist_momentum else Tree())
+
+
+def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float) -> Tree:
+    """A second model trained on the client's data from `start`, by the recipe's criterion, pulled to w^t by mu."""
+    x, y = task.data[k]
+    second = copy.deepcopy(net).load(start)
+    pulled = Recipe((*(p for p in recipe.pieces if p.slot == "loss"), Pull(mu)))
+    local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), Tree(), recipe.share, {}, {}, {})
+    local = local.prepared(pulled.prepare(local))
+    with torch.enable_grad(), named_randomness(task, "second model", cast.round, k) as rng:
+        phase = Phase(task.epochs)
+        run_phase(pulled, task, local, phase, batch_plan(task, second, phase, len(y)), rng, Tree())
+    return second.params().copy() | second.stats()
+
+
+@dataclass(frozen=True)
+class Pull(Piece):
+    """mu/2 ||w - w^t||^2, for a model trained beside the federation's."""
+
+    name, slot = "pull", "reg"
+    mu: float = 0.0
+
+    def penalty(self, batch: Batch, local: Local) -> Tensor:
+        return self.mu / 2 * (local.w - local.w0).sq_norm()
 
 
 def personal_net(
     recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase]
 ) -> Iterator[tuple[str, Net]]:
     """The client's own model, from the global one: first as received, then after each phase it trains for itself."""
-    net = task.net(recipe).load(cast.w, client.personal, cast.stats).eval()
+    x, y = task.data[client.id]
+    net = equipped(recipe, task, cast, client, y).load(recipe.own_model(client.kept)).eval()
     yield "received", net
-    if not phases:
+    if not phases or not len(y):
         return
     net.thaw(lambda name: any(phase.thaws(name) for phase in phases))
-    x, y = task.data[client.id]
-    if not len(y):
-        return
     lr = task.lr(cast.round)
     local = Local(net, cast.w, x, y, cast.round, lr, Tree(), recipe.share, kept=client.kept, sent=cast.sent, ready={})
     local = local.prepared(recipe.prepare(local))
@@ -83,32 +118,33 @@ def run_phase(
     momentum: Tree,
 ) -> tuple[Tree, float]:  # fmt: skip
     """Train through one phase; gives the momentum buffers and the mean loss of the last epoch."""
-    net, x, y = local.net, local.x, local.y
+    net, y = local.net, local.y
     set_mode(net, phase, lone_sample=plan.lone_sample)
     trained = {name: p for name, p in net.named_parameters() if phase.trains(name)}
-    sgd = torch.optim.SGD(
-        [{"params": [p], "lr": rate_of(phase, local.lr) * phase.lr(name)} for name, p in trained.items()],
-        lr=local.lr, momentum=task.momentum, weight_decay=task.weight_decay,
-    )  # fmt: skip
+    rate = rate_of(phase, local.lr)
+    decay = task.weight_decay if phase.weight_decay is None else phase.weight_decay
+    groups: list[dict[str, Any]] = []
+    for name, p in trained.items():
+        rho, wd = momentum_of(task, phase, name), 0.0 if phase.plain(name) else decay
+        groups.append({"params": [p], "lr": rate * phase.lr(name), "momentum": rho, "weight_decay": wd})
+    sgd = torch.optim.SGD(groups, lr=rate)
     for name, p in trained.items():
         if name in momentum:
             sgd.state[p]["momentum_buffer"] = momentum[name].clone()
 
+    judge = recipe if phase.loss == "recipe" else FEDAVG
     losses: list[Tensor] = []
+    left = plan.steps
     for _ in range(phase.epochs):
         losses = []
-        for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches]:
-            i = i.repeat(2) if plan.doubled else i
-            xb, yb = x[i.to(x.device)], y[i.to(y.device)]
-            if task.augment:
-                xb = task.augment(xb, rng)
-            g = recipe.gradient(Backward(recipe, local, phase, xb, yb, losses), local)
-            if phase.loss == "recipe":
-                g = recipe.correct(g, local)
+        for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
+            backward = Backward(recipe, task, local, phase, i.repeat(2) if plan.doubled else i, rng, losses)
+            g = judge.correct(judge.gradient(backward, local), local)
             net.set_gradient(g)
             if task.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(list(trained.values()), task.clip_norm)
             sgd.step()
+            left -= 1
     buffers = {n: sgd.state[p].get("momentum_buffer") for n, p in trained.items() if p in sgd.state}
     loss = float(torch.stack(losses).mean()) if losses else math.nan
     return Tree({n: b.clone() for n, b in buffers.items() if b is not None}), loss
@@ -116,28 +152,65 @@ def run_phase(
 
 @dataclass(frozen=True)
 class Backward:
-    """One forward and backward pass on one batch, at the net's present parameters."""
+    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters (piece.Grad)."""
 
     recipe: Recipe
+    task: Task
     local: Local
     phase: Phase
-    x: Tensor
-    y: Tensor
+    index: Tensor  # [B] the step's own batch
+    rng: torch.Generator
     losses: list[Tensor]
+    drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def __call__(self) -> Tree:
+    def __call__(self, at: Tree | None = None, batch: int = 0, still: bool = False) -> Tree:
+        net = self.local.net
+        x, y = self.batch(batch)
+        present = None if at is None else net.params().only(lambda name: name in at).copy()
+        if at is not None:
+            net.load(at)
+        with statistics_at_rest(net) if still else nullcontext():
+            loss = self.loss(x, y)
+            net.zero_grad()
+            loss.backward()
+        if present is not None:
+            net.load(present)
+        self.losses.append(loss.detach())
+        return net.gradient().only(self.recipe.share)
+
+    def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        if number not in self.drawn:
+            data = self.local
+            fresh = torch.randperm(len(data.y), generator=self.rng)[: len(self.index)] if number else self.index
+            x, y = data.x[fresh.to(data.x.device)], data.y[fresh.to(data.y.device)]
+            self.drawn[number] = (self.task.augment(x, self.rng) if self.task.augment else x), y
+        return self.drawn[number]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
         net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
-        h = net.features(self.x)  # [B, d]
-        z = net.head(recipe.lift(h, self.y, self.local) if whole else h)  # [B, C]
-        batch = Batch(self.x, self.y, h, z)
-        judge = FEDAVG if self.phase.loss == "ce" else recipe
-        loss = judge.criterion(batch, self.local)
+        h = net.features(x)  # [B, d]
+        if self.phase.loss == "ce":  # of the classifier that predicts for this client
+            return FEDAVG.criterion(Batch(x, y, h, getattr(net.head, "personal", net.head)(h)), self.local)
+        z = net.head(recipe.lift(h, y, self.local) if whole else h)  # [B, C]
+        batch = Batch(x, y, h, z)
+        loss = recipe.criterion(batch, self.local)
         if whole and recipe.acting("penalty"):
             loss = loss + recipe.penalty(batch, self.local)
-        net.zero_grad()
-        loss.backward()
-        self.losses.append(loss.detach())
-        return net.gradient().only(recipe.share)
+        return loss
+
+
+@contextmanager
+def statistics_at_rest(net: Net) -> Iterator[None]:
+    """Batch statistics normalise as in training; the running ones do not move."""
+    norms = [m for m in net.modules() if isinstance(m, BATCH_NORMS)]
+    rates = [m.momentum for m in norms]
+    for m in norms:
+        m.momentum = 0.0
+    try:
+        yield
+    finally:
+        for m, rate in zip(norms, rates, strict=True):
+            m.momentum = rate
 
 
 @dataclass(frozen=True)
@@ -156,8 +229,9 @@ def batch_plan(task: Task, net: Net, phase: Phase, n: int) -> Plan:
     norms = [m for m in net.modules() if isinstance(m, BATCH_NORMS)]
     if norms and n > 1 and n % task.batch_size == 1 and batches > 1:
         batches -= 1
+    steps = phase.epochs * batches if phase.steps is None else min(phase.steps, phase.epochs * batches)
     lone = bool(norms) and min(n, task.batch_size) == 1
-    return Plan(batches, phase.epochs * batches, lone, lone and any(m.running_mean is None for m in norms))
+    return Plan(batches, steps, lone, lone and any(m.running_mean is None for m in norms))
 
 
 def gradient_weights(
@@ -168,12 +242,18 @@ def gradient_weights(
     for name, p in net.named_parameters():
         if recipe.share(name):
             total = sum(
-                effective_steps(s.steps, task.momentum) * phase.lr(name) * (rate_of(phase, lr) / lr)
+                effective_steps(s.steps, momentum_of(task, phase, name)) * phase.lr(name) * (rate_of(phase, lr) / lr)
                 for phase, s in zip(phases, plan, strict=True)
                 if phase.trains(name)
             )
             weights[name] = torch.tensor(total or math.inf, device=p.device)
     return weights
+
+
+def momentum_of(task: Task, phase: Phase, name: str) -> float:
+    if phase.plain(name):
+        return 0.0
+    return task.momentum if phase.momentum is None else phase.momentum
 
 
 def rate_of(phase: Phase, lr: float) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from headway import rounds
+from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine
@@ -86,7 +87,7 @@ def execute(
     options = options or Options()
     parsed = parse_recipe(recipe)
     set_threads(options)
-    task = task or build(s, device=options.device)
+    task = (task or build(s, device=options.device)).for_recipe(parsed)
     parsed.check(parsed, task.dim, task.classes)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
@@ -109,7 +110,7 @@ def resume(out: Path, options: Options | None = None, task: Task | None = None) 
     options = replace(options or Options(), overwrite=False, **how)
     parsed = parse_recipe(config["recipe"])
     set_threads(options)
-    task = task or build(settings(config["settings"]), device=options.device)
+    task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     with locked(out):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
@@ -185,7 +186,10 @@ class Experiment:
         net = rounds.global_net(server, self.recipe, self.task)
         score = global_score(net, *self._test)
         own = received_score(server, self.recipe, self.task, self.engine.store, net, score, self.ids)
-        values = (score.acc, score.loss, score.balanced, own.mean, own.pooled)
+        values: tuple[float | None, ...] = (score.acc, score.loss, score.balanced)
+        if not rounds.has_global_model(self.recipe, self.task):
+            values = (None, None, None)
+        values = (*values, own.mean, own.pooled)
         return dict(zip(SCORES, values, strict=True))
 
     def _diverged(self) -> bool:
@@ -202,7 +206,7 @@ class Experiment:
         summary["bytes_up"] = sum(r["bytes_up"] for r in self.rows)
         summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)
         summary["seconds"] = round(sum(t["seconds"] for t in read_table(self.out / "timings.jsonl")), 3)
-        save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe))
+        save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe), spec_of(net))
         write_atomic(self.out / "summary.json", json.dumps(strict(summary), indent=1, allow_nan=False) + "\n")
         shutil.rmtree(self.out / "working", ignore_errors=True)
 

@@ -29,13 +29,15 @@ class Head(nn.Module):
         feat: str = "id",  # id | l2 | proj+l2
         weights: str = "trainable",  # a key of WEIGHTS
         wnorm: str = "none",  # none | unit: rows normalised in the forward pass
-        scale: float | str = 1.0,  # a number, or "learnable" (starts at 1)
+        scale: float | str = 1.0,  # a number, or "learnable"
+        scale_start: float = 1.0,
         bias: bool = True,
         proj_dim: int | None = None,  # width after the projection; C by default
         init: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     ):
         super().__init__()
         self.feat, self.wnorm, self.weights = feat, wnorm, weights
+        self.power: float | None = None  # Tukey's transform, where a calibration made it part of the classifier
         if feat == "proj+l2":
             proj_dim = proj_dim or classes
             self.proj = nn.utils.skip_init(nn.Linear, dim, proj_dim)
@@ -48,7 +50,7 @@ class Head(nn.Module):
             w = init(w, rng)
         self._put("weight", w, frozen)
         self._put("bias", uniform(dim, classes, rng)[:, 0].clone() if bias else None, frozen)
-        start = 1.0 if scale == "learnable" else float(scale)
+        start = scale_start if scale == "learnable" else float(scale)
         self.scaled = scale == "learnable" or start != 1.0
         self._put("scale", torch.tensor(start), frozen=scale != "learnable")
 
@@ -65,14 +67,23 @@ class Head(nn.Module):
         return h if self.feat == "id" else F.normalize(h, dim=1, eps=EPS)
 
     def logits(self, e: Tensor) -> Tensor:
-        w = F.normalize(self.weight, dim=1, eps=EPS) if self.wnorm == "unit" else self.weight
+        # frozen frames are unit by construction, and once thawed they are free to leave the sphere
+        unit = self.wnorm == "unit" and self.weights == "trainable"
+        w = F.normalize(self.weight, dim=1, eps=EPS) if unit else self.weight
         z = F.linear(e, w)  # [B, C]
         if self.scaled:
             z = self.scale * z
         return z if self.bias is None else z + self.bias
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.logits(self.embed(h))
+        e = self.embed(h)
+        return self.logits(e if self.power is None else tukey(e, self.power))
+
+
+def tukey(e: Tensor, power: float) -> Tensor:
+    """T(e) = relu(e)^lambda, or log(relu(e)) at lambda = 0: Tukey's ladder makes features more Gaussian."""
+    e = e.clamp(min=0)
+    return e.clamp(min=1e-6).log() if power == 0 else e**power
 
 
 class TwinHead(nn.Module):
@@ -84,11 +95,9 @@ class TwinHead(nn.Module):
         self.own = Head(dim, classes, rng, **spec)
         self.own.load_state_dict(self.received.state_dict())
 
-    def embed(self, h: Tensor) -> Tensor:
-        return self.received.embed(h)
-
-    def logits(self, e: Tensor) -> Tensor:
-        return self.received.logits(e)
+    @property
+    def shared_part(self) -> Head:
+        return self.received
 
     def forward(self, h: Tensor) -> Tensor:
         z: Tensor = self.received(h)
@@ -97,6 +106,48 @@ class TwinHead(nn.Module):
     def personal(self, h: Tensor) -> Tensor:
         z: Tensor = self.own(h)
         return z
+
+
+class DualHead(nn.Module):
+    """A generic classifier G for everybody and the client's own residual P: z_g = G(h), personal z_g + P(h)."""
+
+    def __init__(self, dim: int, classes: int, rng: torch.Generator, **spec: Any):
+        super().__init__()
+        self.generic = Head(dim, classes, rng, **spec)
+        self.private = Head(dim, classes, rng, **spec)
+        self.private.load_state_dict(self.generic.state_dict())
+
+    @property
+    def shared_part(self) -> Head:
+        return self.generic
+
+    def residual(self, h: Tensor) -> Tensor:
+        z: Tensor = self.private(h)
+        return z
+
+    def forward(self, h: Tensor) -> Tensor:
+        z: Tensor = self.generic(h)
+        return z
+
+    def personal(self, h: Tensor) -> Tensor:
+        return self.forward(h) + self.residual(h)
+
+
+class HyperHead(DualHead):
+    """P is not kept but made, by a shared MLP, from the client's class frequencies: C -> d -> C d."""
+
+    frequency: Tensor
+
+    def __init__(self, dim: int, classes: int, rng: torch.Generator, **spec: Any):
+        nn.Module.__init__(self)
+        self.generic = Head(dim, classes, rng, **spec)
+        self.inner = nn.Parameter(uniform(classes, dim, rng))  # [d, C]
+        self.outer = nn.Parameter(uniform(dim, classes * dim, rng))  # [C d, d]
+        self.register_buffer("frequency", torch.full((classes,), 1 / classes))
+
+    def residual(self, h: Tensor) -> Tensor:
+        made = self.outer @ torch.relu(self.inner @ self.frequency)  # [C d]
+        return h @ made.view(len(self.frequency), -1).T  # [B, C]
 
 
 def uniform(dim: int, rows: int, rng: torch.Generator) -> Tensor:
@@ -120,16 +171,35 @@ def orthonormal(dim: int, classes: int, rng: torch.Generator) -> Tensor:
     return (q * r.diagonal().sign()).T.float().contiguous()
 
 
+def spread_rows(dim: int, classes: int, rng: torch.Generator) -> Tensor:
+    """Unit rows as far apart as they come, [C, d]: orthonormal for C <= d, else rows of orthonormal columns."""
+    if classes <= dim:
+        return orthonormal(dim, classes, rng)
+    q, r = torch.linalg.qr(torch.randn(classes, dim, generator=rng, dtype=torch.float64))  # [C, d]
+    return F.normalize(q * r.diagonal().sign(), dim=1).float()
+
+
 WEIGHTS: dict[str, Callable[[int, int, torch.Generator], Tensor]] = {
     "trainable": uniform,
     "frozen_random": uniform,
     "frozen_etf": simplex_etf,
     "frozen_orth": orthonormal,
+    "ema_proto": spread_rows,
 }
-KINDS: dict[str, Callable[..., nn.Module]] = {"single": Head, "twin": TwinHead}
+KINDS: dict[str, Callable[..., nn.Module]] = {
+    "single": Head,
+    "twin": TwinHead,
+    "dual": DualHead,
+    "hyper": HyperHead,
+}
 
 
 def build(spec: dict[str, Any], dim: int, classes: int, rng: torch.Generator, **native: Any) -> nn.Module:
     """The head a recipe asks for; what it leaves open (bias, first weights) is the model's own choice."""
-    spec = {**native, **spec}
-    return KINDS[spec.pop("kind", "single")](dim, classes, rng, **spec)
+    wanted = {**native, **spec}
+    power = wanted.pop("power", None)
+    head = KINDS[wanted.pop("kind", "single")](dim, classes, rng, **wanted)
+    if isinstance(head, Head):
+        head.power = power
+    head.spec = dict(spec)  # type: ignore[assignment]  # what a saved model needs to be built again
+    return head

@@ -39,6 +39,10 @@ def same_rate(name: str) -> float:
     return 1.0
 
 
+def no_fit(start: Tree, mu: float) -> Tree:
+    raise RuntimeError("a second model is trained in `report`, at the end of a client's round")
+
+
 @dataclass(frozen=True)
 class Batch:
     x: Tensor  # [B, ...] as stored, augmented
@@ -57,6 +61,10 @@ class Phase:
     rate: float | None = None  # a learning rate of its own instead of the round's
     thaws: Names = nothing  # frozen tensors that become the client's own (personalisation only)
     stage: str = ""  # a name, where a paper reports accuracy after each stage
+    steps: int | None = None  # stop after so many steps
+    plain: Names = nothing  # parameters that step without momentum and weight decay
+    momentum: float | None = None  # of its own instead of the task's
+    weight_decay: float | None = None
     loss: str = "recipe"  # recipe: all of its loss and corrections; criterion: without its penalties; ce: plain
 
 
@@ -75,6 +83,7 @@ class Local:
     kept: dict[str, Any]  # what the piece remembered from its last round here
     sent: dict[str, Any]  # what its server side broadcast this round
     ready: dict[str, Any]  # what its `prepare` made for this round
+    fit: Callable[[Tree, float], Tree] = no_fit  # (start, mu) -> a second model trained here, pulled to w0 by mu
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -24,3 +24,20 @@ def contrast(h: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
     """-log( exp(cos(h, near)/tau) / (exp(cos(h, near)/tau) + exp(cos(h, far)/tau)) ), [B, d] each."""
     sims = torch.stack([F.cosine_similarity(h, near), F.cosine_similarity(h, far)], dim=1)  # [B, 2]
     return F.cross_entropy(sims / tau, torch.zeros(len(h), dtype=torch.long, device=h.device))
+
+
+def mmd_squared(h: Tensor, g: Tensor) -> Tensor:
+    """MMD^2 of two batches [B, d] under five RBF kernels exp(-||a-b||^2 / s_i), s_i = s 2^i / 4, i = 0..4."""
+    both = torch.cat([h, g])  # [2B, d]
+    gaps = (both[:, None] - both[None]).square().sum(2)  # [2B, 2B]
+    s = gaps.detach().mean() + 1e-8  # mean pairwise squared distance, no gradient
+    kernel = torch.stack([torch.exp(-gaps / (s * 2.0**i / 4)) for i in range(5)]).sum(0)
+    n = len(h)
+    return (kernel[:n, :n] + kernel[n:, n:] - kernel[:n, n:] - kernel[n:, :n]).mean()
+
+
+def not_true_distillation(z: Tensor, teacher: Tensor, y: Tensor, tau: float) -> Tensor:
+    """tau^2 KL( softmax(q_g/tau) || softmax(q/tau) ), q and q_g without the true class, [B, C-1]."""
+    others = torch.ones_like(z, dtype=torch.bool).scatter_(1, y[:, None], False)
+    q, q_g = (t[others].view(len(t), -1) / tau for t in (z, teacher))
+    return tau**2 * F.kl_div(F.log_softmax(q, 1), F.log_softmax(q_g, 1), reduction="batchmean", log_target=True)

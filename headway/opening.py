@@ -62,8 +62,8 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
     test = task.local.test.class_counts(test_labels, task.classes)
     clients = [
         {"id": k, "n": int(train[k].sum()), "counts": train[k].tolist(), "test_counts": test[k].tolist(),
-         "index_hash": task.partition.client_hash(k)}
-        for k in range(len(task.partition))
+         "index_hash": task.local.train.client_hash(k)}
+        for k in range(len(task.data))
     ]  # fmt: skip
     head = {
         "spec": task.partition.spec,

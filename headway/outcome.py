@@ -40,17 +40,18 @@ class Outcome:
         net = rounds.global_net(server, recipe, task)
         score = global_score(net, *self.test)
         failed = failure(rows, task.classes)
+        shared = rounds.has_global_model(recipe, task)
         summary: dict[str, Any] = {
             "recipe": str(recipe),
             "label": recipe.title,
             "seed": task.seed,
             "rounds": server.round,
             "failed": failed,
-            "global_acc": score.acc,
+            "global_acc": score.acc if shared else None,
             **curve_figures([r["global_acc"] for r in rows if r["global_acc"] is not None]),
-            "global_loss": score.loss,
-            "balanced_acc": score.balanced,
-            "per_class": score.per_class,
+            "global_loss": score.loss if shared else None,
+            "balanced_acc": score.balanced if shared else None,
+            "per_class": score.per_class if shared else None,
         }
         if recipe.acting("calibrate") and not failed:
             self.say("calibrating")
@@ -73,14 +74,18 @@ class Outcome:
             return {"personal": None}
         self.say("personal models")
         phases = rounds.personal_phases(recipe, task)
-        has_own = any(not recipe.share(name) for name in server.w)
+        has_own = rounds.has_own_model(recipe, task)
         keep = bool(has_own or recipe.acting("personalise"))
         if keep:
             (self.out / "clients").mkdir(exist_ok=True)
         results = []
-        for result in self.engine.personal(recipe, task, rounds.cast_of(server, recipe), self.ids, phases, keep):
+        for result in self.engine.personal(
+            recipe, task, rounds.cast_of(rounds.shown_of(server, recipe), recipe), self.ids, phases, keep
+        ):
             if keep:
-                save_tensors(result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe))
+                save_tensors(
+                    result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe), recipe.head()
+                )
             results.append(replace(result, tensors=type(result.tensors)()))  # on disk now; memory stays flat
         n = {r.client: r.n for r in results}
         final = PersonalScore({r.client: r.last for r in results}, n)
@@ -96,7 +101,7 @@ class Outcome:
             "stages": stages,
             "per_client": {str(k): acc for k, acc in final.accs.items()},
         }
-        return {"personal": own} | (self.mean_head() if has_own else {})
+        return {"personal": own} | self.mean_head()
 
     def mean_head(self) -> dict[str, Any]:
         """Where heads are personal: the global accuracy with the mean of them, beside the untrained one."""

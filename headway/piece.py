@@ -37,9 +37,13 @@ one, chain, total, merge, own = (_mark(fold) for fold in ("one", "chain", "total
 
 
 class Grad(Protocol):
-    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters."""
+    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters.
 
-    def __call__(self) -> Tree: ...
+    `at`: at these parameters instead of the present ones, which are put back. `batch`: 0 is the step's own; 1, 2, ...
+    are drawn from the client's data, the same one for the same number. `still`: running statistics do not move.
+    """
+
+    def __call__(self, at: Tree | None = None, batch: int = 0, still: bool = False) -> Tree: ...
 
 
 def setting(
@@ -71,6 +75,10 @@ class Piece:
     slot: ClassVar[str]  # base, head, loss, reg, share, post, personal or calib
     paper: ClassVar[str] = ""  # key of its entry in methods/references.bib
     neutral: ClassVar[dict[str, Any] | None] = None  # settings at which the piece changes nothing
+    everyone: ClassVar[bool] = False  # all clients train every round, whatever the sampling
+    pools: ClassVar[bool] = False  # all data belong to one client
+    needs_server: ClassVar[bool] = False  # means nothing where clients never meet
+    moves_classifier: ClassVar[bool] = False  # means nothing where the classifier is frozen
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -102,6 +110,12 @@ class Piece:
     @own
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
         return {}
+
+    @merge
+    def equip(self, sent: dict[str, Any], counts: Tensor | None) -> Tree:
+        """Tensors put into the net from what was sent, or from the client's class counts [C]; in training and in
+        evaluation alike (counts is None for the global model)."""
+        return Tree()
 
     # ---- on the client, before the first step
     @one
@@ -158,6 +172,15 @@ class Piece:
     @chain
     def post(self, w: Tree, reports: Sequence[Report]) -> Tree:
         return w
+
+    # ---- what is evaluated
+    @one
+    def shown(self, w: Tree, kept: dict[str, Any]) -> Tree:  # the global parameters that predict
+        return w
+
+    @one
+    def own_model(self, kept: dict[str, Any]) -> Tree:  # a client's whole model, where it trains a second one
+        return Tree()
 
     # ---- after the last round
     @own

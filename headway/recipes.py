@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from headway import conflicts
 from headway.errors import RecipeError
 from headway.local import Batch, Local, Phase
 from headway.models.net import Net
@@ -75,8 +76,20 @@ class Recipe(Piece):
     def decider(self, hook: str) -> Piece:
         return next(iter(self.acting(hook)), FEDAVG)
 
-    def has(self, name: str) -> bool:
-        return any(p.name == name for p in self.pieces)
+    def piece(self, name: str) -> Piece | None:
+        return next((p for p in self.pieces if p.name == name), None)
+
+    def owner(self, key: str) -> str:
+        """The piece that sets this of the head; `linear` where none does."""
+        return next((p.name for p in self.acting("head") if key in p.head()), "linear")
+
+    @property
+    def trains_everyone(self) -> bool:
+        return any(p.everyone for p in self.pieces)
+
+    @property
+    def pools_data(self) -> bool:
+        return any(p.pools for p in self.pieces)
 
     # one
     def share(self, name: str) -> bool:
@@ -104,6 +117,14 @@ class Recipe(Piece):
         p = self.decider("server_step")
         w, mine = p.server_step(w, w_new, kept.get(p.name, {}))
         return w, kept | {p.name: mine} if mine else kept
+
+    def shown(self, w: Tree, kept: Notes) -> Tree:
+        p = self.decider("shown")
+        return p.shown(w, kept.get(p.name, {}))
+
+    def own_model(self, kept: Notes) -> Tree:
+        p = self.decider("own_model")
+        return p.own_model(kept.get(p.name, {}))
 
     def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
         p = self.decider("calibrate")
@@ -148,8 +169,15 @@ class Recipe(Piece):
                 owner.setdefault(key, p.name)
         return spec
 
+    def equip(self, sent: Notes, counts: Tensor | None) -> Tree:
+        tensors = Tree()
+        for p in self.acting("equip"):
+            tensors = tensors | p.equip(sent.get(p.name, {}), counts)
+        return tensors
+
     # own
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
+        conflicts.check(recipe)
         for p in self.acting("check"):
             p.check(recipe, dim, classes)
 

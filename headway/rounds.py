@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from headway.local import Phase
+from headway.local import Phase, in_body
 from headway.models.net import Net
 from headway.recipes import Recipe
 from headway.state import Broadcast, Report, Server
@@ -26,12 +27,18 @@ class Watcher(Protocol):
 
 def cast_of(server: Server, recipe: Recipe) -> Broadcast:
     """What every client of this round receives."""
-    return Broadcast(server.round, server.w.only(recipe.share), server.stats, recipe.broadcast(server.kept))
+    shared, stats = server.w.only(recipe.share), server.stats.only(recipe.share)
+    return Broadcast(server.round, shared, stats, recipe.broadcast(server.kept))
+
+
+def shown_of(server: Server, recipe: Recipe) -> Server:
+    """The server with the parameters it would predict with."""
+    return replace(server, w=server.w | recipe.shown(server.w.only(recipe.share), server.kept))
 
 
 def run_round(server: Server, recipe: Recipe, task: Task, engine: Engine) -> tuple[Server, Broadcast, list[Report]]:
     # select -> broadcast -> local training -> report
-    chosen = task.sampling(server.round)
+    chosen = task.everyone() if recipe.trains_everyone else task.sampling(server.round)
     cast = cast_of(server, recipe)
     reports = engine.train(recipe, task, cast, chosen)
     reports = sorted(reports, key=lambda r: r.client)  # a sum must not depend on who answered first
@@ -45,12 +52,17 @@ def run_round(server: Server, recipe: Recipe, task: Task, engine: Engine) -> tup
         w = recipe.post(w, reports)
         stats = mean([r.stats for r in reports], p)
     engine.commit()  # the round is whole: what the clients remember of it becomes theirs
-    return Server(server.round + 1, server.w | w, stats, kept), cast, reports
+    return Server(server.round + 1, server.w | w, server.stats | stats, kept), cast, reports
 
 
 def begin(recipe: Recipe, task: Task) -> Server:
     """Round 0: the global model and the server's first notes. Clients come into being when they first take part."""
     recipe.check(recipe, task.dim, task.classes)
+    return first_server(recipe, task)
+
+
+def first_server(recipe: Recipe, task: Task) -> Server:
+    """The server before any round, whether or not the recipe would be let run."""
     net = task.net(recipe)
     w = net.params().copy()
     return Server(0, w, net.stats(), recipe.init_server(w.only(recipe.share), task.dim, task.classes))
@@ -76,7 +88,9 @@ def run(
 
 def global_net(server: Server, recipe: Recipe, task: Task) -> Net:
     """The global model, ready to predict."""
-    return task.net(recipe).load(server.w, server.stats).eval()
+    shown = shown_of(server, recipe)
+    sent = recipe.broadcast(server.kept)
+    return task.net(recipe).load(shown.w, shown.stats, recipe.equip(sent, None)).eval()
 
 
 def finish(server: Server, recipe: Recipe, task: Task, engine: Engine) -> Net:
@@ -96,8 +110,18 @@ def personal_phases(recipe: Recipe, task: Task) -> list[Phase]:
     """
     if recipe.acting("personalise"):
         return recipe.personalise(task.epochs, task.lr(0))
-    has_own = any(not recipe.share(name) for name in task.first_params(recipe))
-    return [] if has_own else recipe.phases(task.epochs)
+    return [] if has_own_model(recipe, task) else recipe.phases(task.epochs)
+
+
+def has_own_model(recipe: Recipe, task: Task) -> bool:
+    """Whether clients keep parameters, or a whole model, of their own."""
+    kept_home = any(not recipe.share(name) for name in task.first_params(recipe))
+    return kept_home or bool(recipe.acting("own_model"))
+
+
+def has_global_model(recipe: Recipe, task: Task) -> bool:
+    """Whether there is a global model to speak of: where no part of the body is shared, there is none."""
+    return any(recipe.share(name) for name in task.first_params(recipe) if in_body(name))
 
 
 def mean_of_personal(personal: Sequence[Tree]) -> Tree:

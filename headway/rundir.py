@@ -89,14 +89,13 @@ class Run:
 
     def _net(self, path: Path) -> Net:
         """A saved model in the net it was trained in."""
-        from headway.methods import recipe
         from headway.settings import settings
         from headway.task import build
 
-        tensors, meta = read_model(path)
+        tensors, header = read_model(path)
         try:
             task = self.task or build(settings(self.config["settings"]))
-            net = task.net(recipe(meta["recipe"]))
+            net = task.net_of(header["head"])
         except (HeadwayError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.path}: its net cannot be built from config.json ({error}); put back the data and model it was "
@@ -139,13 +138,15 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
         raise CheckpointError(f"{path} is missing or damaged; run it again into another --out") from None
 
 
-def save_tensors(tensors: Tree, path: Path, recipe: str) -> None:
-    """A model file: tensors in the order of their names, and in its header the recipe whose head it has.
+def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:
+    """A model file: tensors in the order of their names, and in its header the recipe and the shape of its head.
 
     One header entry only: several are written in a random order, and the same model must give the same bytes.
     """
     data = {k: tensors[k].cpu().contiguous().clone() for k in sorted(tensors)}
-    write_atomic(path, tensor_bytes(data, {"headway": json.dumps({"format": FORMAT, "recipe": recipe})}))
+    write_atomic(
+        path, tensor_bytes(data, {"headway": json.dumps({"format": FORMAT, "recipe": recipe, "head": dict(head)})})
+    )
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from headway.comparison import Comparison, Row
 from headway.data import DATASETS, Dataset
 from headway.data.partition import PARTITIONS, Partition, describe
 from headway.data.plots import plot, rows
-from headway.errors import CheckpointError, ConfigError, nearest
+from headway.errors import CheckpointError, ConfigError, RecipeError, nearest
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
@@ -80,6 +80,30 @@ def leaderboard(console: Console, c: Comparison) -> None:
     seeds = f"seeds {', '.join(map(str, c.seeds))}; ± is the spread over seeds" if several else f"seed {c.seeds[0]}"
     console.print(f"global: the last round (calibrated where the recipe calibrates); {seeds}")
     console.print(f"runs and leaderboard.json, leaderboard.csv in {c.path}", markup=False)
+
+
+def calibration(console: Console, result: dict[str, Any]) -> None:
+    table = plain_table("global accuracy, %", "value")
+    for name, key in (("before", "before"), ("after", "after"), ("oracle bound (real features)", "oracle")):
+        table.add_row(name, percent(result[key]))
+    table.add_row(
+        "balanced, before / after", f"{percent(result['balanced_before'])} / {percent(result['balanced_after'])}"
+    )
+    console.print(result["recipe"], markup=False)
+    console.print(table)
+    console.print(f"model: {result['model']}", markup=False)
+
+
+def personalisation(console: Console, result: dict[str, Any]) -> None:
+    own = result["personal"]
+    table = plain_table("personal accuracy, %", "mean over clients")
+    for stage, mean in own["stages"].items():
+        table.add_row(stage, percent(mean))
+    table.add_row("at the end, mean ± std over clients", percent(own["mean"], own["std"]))
+    table.add_row("at the end, pooled", percent(own["pooled"]))
+    console.print(result["recipe"], markup=False)
+    console.print(table)
+    console.print(f"models of {own['clients']} clients: {result['models']}", markup=False)
 
 
 # ---- list
@@ -148,7 +172,16 @@ def _cell(value: Any) -> str:
 # ---- explain
 def explanation(recipe: Recipe) -> dict[str, Any]:
     hooks = [{"hook": hook, "fold": fold, "pieces": who} for hook, fold, who in explain(recipe)]
-    return {"recipe": str(recipe), "hooks": hooks, **travels(recipe)}
+    return {"recipe": str(recipe), "hooks": hooks, **travels(recipe), "refused": refusal(recipe)}
+
+
+def refusal(recipe: Recipe) -> str | None:
+    """Why a run would refuse the recipe, whatever the task."""
+    try:
+        recipe.check(recipe, dim=10**6, classes=2)
+    except RecipeError as error:
+        return str(error)
+    return None
 
 
 def explain_text(console: Console, recipe: Recipe) -> None:
@@ -159,6 +192,8 @@ def explain_text(console: Console, recipe: Recipe) -> None:
     for what in ("down", "up", "stays", "frozen", "once"):
         if facts[what]:
             console.print(f"  {what + ':':<8}{', '.join(facts[what])}", markup=False)
+    if facts["refused"]:
+        console.print(f"  a run is refused: {facts['refused']}", markup=False)
 
 
 def travels(recipe: Recipe) -> dict[str, list[str]]:
@@ -169,13 +204,14 @@ def travels(recipe: Recipe) -> dict[str, list[str]]:
     y = torch.arange(24) % classes
     toy = Dataset("toy", x, y, x, y, classes, ("a", "b", "c"), (0.0,) * 8, (1.0,) * 8, scale=1.0)
     task = build(Settings(data="toy", model="mlp_small", clients=2, partition="iid"), dataset=toy)
-    server = rounds.begin(recipe, task)
+    server = rounds.first_server(recipe, task)
     late = 10**6
     cast = Broadcast(late, server.w.only(recipe.share), server.stats, recipe.broadcast(server.kept))
     report, client = train_client(recipe, task, cast, first_client(recipe, task, cast, 0))
     net = task.net(recipe)
+    later = recipe.absorb(server.kept, [report], num_clients=2)
     notes = {
-        "down": [f"{p}.{key}" for p, note in cast.sent.items() for key in note],
+        "down": [f"{p}.{key}" for p, note in recipe.broadcast(later).items() for key in note],
         "up": [f"{p}.{key}" for p, note in report.sent.items() for key in note],
         "stays": [f"{p}.{key}" for p, note in client.kept.items() for key in note],
     }

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway import heads, models
 from headway.data import Dataset, augment, load
-from headway.data.partition import Partition, draw
+from headway.data.partition import Lists, Partition, draw
 from headway.data.splits import Split, split
 from headway.errors import ConfigError
 from headway.models import custom, pretrained
@@ -112,6 +112,10 @@ class Task:
         order = torch.randperm(len(able), generator=stream(self.seed, "sampling", t))[:m]
         return sorted(int(able[i]) for i in order)
 
+    def everyone(self) -> list[int]:
+        """All clients that have data."""
+        return [int(k) for k in np.flatnonzero(np.diff(self.data.parts.offsets) > 0)]
+
     def weights(self, reports: Sequence[Report]) -> list[float]:
         """p_k, summing to one over the round's reports (D1)."""
         n = [r.n if self.settings.aggregation == "weighted" else 1 for r in reports]
@@ -120,10 +124,17 @@ class Task:
     # ---- the model
     def net(self, recipe: Recipe) -> Net:
         """A fresh net at the first weights; the body's do not depend on the recipe."""
-        return copy.deepcopy(self._template(recipe.head()))
+        return self.net_of(recipe.head())
+
+    def net_of(self, spec: dict[str, Any]) -> Net:
+        """A fresh net whose head has this shape."""
+        return copy.deepcopy(self._template(spec))
 
     def first_params(self, recipe: Recipe) -> Tree:
         return self._template(recipe.head()).params().copy()
+
+    def first_stats(self, recipe: Recipe) -> Tree:
+        return self._template(recipe.head()).stats()
 
     def _template(self, spec: dict[str, Any]) -> Net:
         key = json.dumps(spec, sort_keys=True)
@@ -135,6 +146,16 @@ class Task:
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
             self._nets[key] = Net(body, head, self.classes, inputs).to(self.device)
         return self._nets[key]
+
+    def for_recipe(self, recipe: Recipe) -> Task:
+        """The task as this recipe sees it: pooled at one client, where the recipe says so."""
+        if not recipe.pools_data:
+            return self
+        train, test = (
+            Lists(parts.index, np.array([0, len(parts.index)])) for parts in (self.local.train, self.local.test)
+        )
+        data, tests = ClientData(self.data.x, self.data.y, train), ClientData(self.tests.x, self.tests.y, test)
+        return replace(self, local=Split(train, test, self.local.test_from), data=data, tests=tests)
 
     def fingerprint(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued here."""

@@ -54,6 +54,10 @@ class Tree(dict[str, Tensor]):
         """||w||^2, a scalar."""
         return sum((v.square().sum() for v in self.values()), torch.zeros(()))
 
+    def dot(self, other: Tree) -> Tensor:
+        """<w, v>, a scalar."""
+        return sum((v.sum() for v in (self * other).values()), torch.zeros(()))
+
     def nbytes(self) -> int:
         return sum(v.numel() * v.element_size() for v in self.values())
 

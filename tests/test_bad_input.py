@@ -191,8 +191,10 @@ RECIPES = [
     ("etf+babu", "head", "etf", "keep one of the two"),
     ("scaffold+fedavgm", "base", "scaffold", "keep one of the two"),
     ("fedper+fedrep", "share", "fedper", "keep one of the two"),
-    ("etf+ccvr", "classifier", "frozen", "drop one of the two"),
-    ("fedper+ccvr", "classifier", "every client has its own", "drop one of the two"),
+    ("etf+ccvr", "classifier", "etf freezes it", "write ccvr(replace_head=true)"),
+    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr or fedper"),
+    ("fedavg+fn+gmv", "gmv", "fn normalises them", "write gmv(space=raw)"),
+    ("local+moon", "moon", "local", "drop moon or local"),
 ]
 
 

@@ -226,7 +226,7 @@ def test_same_model_gives_the_same_bytes(tmp_path):
     tensors = Tree(b=torch.ones(2), a=torch.zeros(3))
     written = set()
     for i in range(12):
-        save_tensors(tensors, tmp_path / f"{i}.safetensors", "fedavg")
+        save_tensors(tensors, tmp_path / f"{i}.safetensors", "fedavg", {})
         written.add((tmp_path / f"{i}.safetensors").read_bytes())
     assert len(written) == 1
     back, header = read_model(tmp_path / "0.safetensors")

@@ -367,7 +367,7 @@ def test_the_global_generator_is_left_as_it_was() -> None:
 # ---- a pure function
 
 
-@pytest.mark.parametrize("text", ["scaffold+moon", "fedrep", "fedtc", "fedetf+gmv(warmup=1)"])
+@pytest.mark.parametrize("text", ["scaffold+moon", "fedrep", "fedtc", "fedetf+gmv(warmup=1,space=raw)"])
 def test_a_clients_round_is_a_pure_function_of_its_arguments(text: str) -> None:
     task, recipe = skewed(3, train_size=90, persist_momentum=True), parse(text)
     server, engine = several(recipe, task, 1)

@@ -207,7 +207,7 @@ def test_bytes_count_the_clients_that_took_part():
 
 def test_the_model_file_names_its_recipe_and_its_tensors(made):
     with safe_open(made("fedavg") / "model.safetensors", framework="pt") as f:
-        assert json.loads(f.metadata()["headway"]) == {"format": 1, "recipe": "fedavg"}
+        assert json.loads(f.metadata()["headway"]) == {"format": 1, "recipe": "fedavg", "head": {}}
         sizes = {name: f.get_tensor(name).numel() for name in f.keys()}  # noqa: SIM118
     assert 4 * sum(n for name, n in sizes.items() if name.startswith("body.")) == BODY
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from headway.models.net import Net, chunks
 from headway.recipes import Recipe
-from headway.state import Server
+from headway.state import Client, Server
 from headway.tree import stream
 
 if TYPE_CHECKING:
@@ -96,41 +96,45 @@ def personal_ids(task: Task) -> list[int]:
 
 
 def received_score(
-    server: Server,
-    recipe: Recipe,
-    task: Task,
-    store: ClientStore,
-    net: Net,
-    score: GlobalScore,
-    ids: Sequence[int],
+    server: Server, recipe: Recipe, task: Task, store: ClientStore, net: Net, score: GlobalScore, ids: Sequence[int]
 ) -> PersonalScore:
     """Every client's model as it stands on receiving the global one, before training (FedTC's protocol).
 
     Clients that share everything share the prediction too, so one pass serves them all.
     """
     parts = task.tests.parts
-    stored = {k for k in ids if (client := store.get(k)) is not None and client.personal}
-    alike = [k for k in ids if k not in stored]
-    correct: dict[int, int] = {}
-    if alike:
-        personal = hasattr(net.head, "personal")
-        if task.local.test_from == "test" and not personal:
-            right = score.right.cpu().numpy()
-            correct = {k: int(right[parts[k]].sum()) for k in alike}
-        else:
-            positions = np.concatenate([parts[k] for k in alike])
-            i = torch.from_numpy(positions).to(task.tests.x.device)
-            answers, _ = right_answers(net, task.tests.x[i], task.tests.y[i], personal)
-            cuts = np.cumsum([len(parts[k]) for k in alike])[:-1]
-            correct = {k: int(a.sum()) for k, a in zip(alike, np.split(answers.cpu().numpy(), cuts), strict=True)}
-    for k in sorted(stored):
+    sent = recipe.broadcast(server.kept)
+    by_counts = bool(recipe.acting("equip")) and hasattr(net.head, "personal")
+    own = [k for k in ids if by_counts or has_own(recipe, store.get(k))]
+    alike = sorted(set(ids) - set(own))
+    correct = shared_answers(task, net, score, alike) if alike else {}
+    first = net.params().copy() | net.stats()
+    for k in own:
         client = store.get(k)
-        assert client is not None
-        net.load(client.personal)
+        net.load(first)
+        if client is not None:
+            net.load(client.personal, recipe.own_model(client.kept))
+        if by_counts:
+            net.load(recipe.equip(sent, torch.bincount(task.data[k][1], minlength=task.classes)))
         correct[k] = int(right_answers(net, *task.test(k), personal=True)[0].sum())
-    if stored:
-        net.load(server.w)
     return PersonalScore(correct, {k: len(parts[k]) for k in ids})
+
+
+def has_own(recipe: Recipe, client: Client | None) -> bool:
+    return client is not None and bool(client.personal or recipe.own_model(client.kept))
+
+
+def shared_answers(task: Task, net: Net, score: GlobalScore, ids: Sequence[int]) -> dict[int, int]:
+    """Right answers of clients whose model is the global one as it stands."""
+    parts = task.tests.parts
+    personal = hasattr(net.head, "personal")
+    if task.local.test_from == "test" and not personal:
+        right = score.right.cpu().numpy()
+        return {k: int(right[parts[k]].sum()) for k in ids}
+    positions = torch.from_numpy(np.concatenate([parts[k] for k in ids])).to(task.tests.x.device)
+    answers, _ = right_answers(net, task.tests.x[positions], task.tests.y[positions], personal)
+    cuts = np.cumsum([len(parts[k]) for k in ids])[:-1]
+    return {k: int(a.sum()) for k, a in zip(ids, np.split(answers.cpu().numpy(), cuts), strict=True)}
 
 
 def curve_figures(accs: Sequence[float]) -> dict[str, float | None]:

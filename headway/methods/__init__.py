@@ -3,43 +3,80 @@
 from __future__ import annotations
 
 from headway.grammar import Registry
+from headway.methods.algorithm2 import Algorithm2
 from headway.methods.babu import Babu
 from headway.methods.balanced import Balanced
 from headway.methods.ccvr import CCVR
+from headway.methods.centralized import Centralized
+from headway.methods.clsnorm import ClsNorm
+from headway.methods.clsprox import ClsProx
+from headway.methods.cosine import Cosine
+from headway.methods.ditto import Ditto
+from headway.methods.dotreg import DotReg
 from headway.methods.etf import ETF
 from headway.methods.etfproj import ETFProj
+from headway.methods.featnorm import FeatNorm
 from headway.methods.fedavg import FedAvg
 from headway.methods.fedavgm import FedAvgM
+from headway.methods.feddyn import FedDyn
+from headway.methods.fedexp import FedExP
+from headway.methods.fednh import Proto
+from headway.methods.fednova import FedNova
+from headway.methods.fedopt import FedAdagrad, FedAdam, FedOpt, FedYogi
 from headway.methods.fedper import FedPer
 from headway.methods.fedrep import FedRep
+from headway.methods.fedrod import FedRoD
 from headway.methods.fedtc import FedTC
+from headway.methods.ffc import FFC
 from headway.methods.finetune import Finetune
 from headway.methods.fn import FN
 from headway.methods.gmv import GMV
+from headway.methods.lgfedavg import LGFedAvg
+from headway.methods.linear import Linear, NoBias
+from headway.methods.local_only import LocalOnly
+from headway.methods.mmd import MMD
 from headway.methods.moon import Moon
+from headway.methods.mse import MSE
+from headway.methods.ntd import NTD
+from headway.methods.oracle import Oracle
+from headway.methods.ownmodel import OwnModel
+from headway.methods.perfedavg import OneStep, PerFedAvg
+from headway.methods.personal import Alternate, ExtraEpoch
+from headway.methods.protoalign import ProtoAlign
 from headway.methods.prox import Prox
+from headway.methods.restricted import Restricted
 from headway.methods.scaffold import Scaffold
+from headway.methods.sphere import Sphere
+from headway.methods.spread import Spread
 from headway.recipes import Recipe
 
 REGISTRY = Registry(
     pieces=[
         # base
-        FedAvg, FedAvgM, Scaffold,
+        FedAvg, FedAvgM, FedOpt, FedAdagrad, FedAdam, FedYogi, Scaffold, FedNova, FedDyn, FedExP, PerFedAvg, LocalOnly,
+        Centralized,
         # head
-        FN, Babu, ETF, ETFProj,
+        Linear, NoBias, FN, Babu, ETF, ETFProj, Sphere, ClsNorm, Cosine, Proto,
         # loss
-        Balanced,
+        Balanced, Restricted, MSE, DotReg,
         # reg
-        Prox, Moon, GMV,
+        Prox, ClsProx, FeatNorm, Moon, MMD, NTD, ProtoAlign, GMV,
         # share
-        FedPer, FedRep, FedTC,
+        FedPer, FedRep, LGFedAvg, OwnModel, FedRoD, FedTC,
+        # post
+        Spread,
         # personal
-        Finetune,
+        ExtraEpoch, Finetune, Alternate, Ditto, OneStep, Algorithm2,
         # calib
-        CCVR,
+        CCVR, Oracle, FFC,
     ],
     aliases={
         "fedprox": "fedavg+prox",
+        "fedmmd": "fedavg+mmd",
+        "fedntd": "fedavg+ntd",
+        "fedfr": "fedavg+featnorm",
+        "fedrs": "fedavg+restricted+nobias",
+        "fedaws": "fedavg+spread",
         "fedfn": "fedavg+fn",
         "fedbabu": "fedavg+babu",
         "fedavg_etf": "fedavg+etf",
@@ -47,7 +84,14 @@ REGISTRY = Registry(
         "fedetf-nobalance": "fedavg+etfproj",
         "fedetf-noproj": "fedavg+etfproj(project=false)+balanced",
         "fedetf-fixedtemp": "fedavg+etfproj(temperature=fixed)+balanced",
+        "spherefed-ce": "fedavg+sphere",
+        "spherefed-mse": "fedavg+sphere+mse",
+        "fednh": "fedavg+proto",
+        "fedproto": "fedavg+ownmodel+protoalign",
+        "dual": "fedrod",
+        "twin": "fedtc",
         "ft": "finetune",
+        "alg2": "algorithm2",
     },
     default_base=FedAvg,
 )  # fmt: skip

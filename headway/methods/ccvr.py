@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from headway.calibration import retrain
-from headway.errors import RecipeError
+from headway.calibration import open_head, retrain, tukey
 from headway.moments import Moments
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
     from headway.models.net import Net
-    from headway.recipes import Recipe
 
 
 @dataclass(frozen=True)
 class CCVR(Piece):
     """After training: pool class Gaussians of the clients' features, draw virtual features, retrain the classifier."""
 
-    name, slot, paper = "ccvr", "calib", "luo2021ccvr"
+    name, slot, paper, needs_server = "ccvr", "calib", "luo2021ccvr", True
     per_class: int = setting(100, "M_c, virtual features a class", ge=1)
+    proportional: bool = setting(False, "M_c in proportion to N_c, C * per_class in all")
+    diag: bool = setting(False, "variances alone instead of the covariance")
+    power: float = setting(0.5, "lambda of Tukey's transform; 0 is the logarithm", ge=0)
+    transform: str = setting("none", "where Tukey's transform acts", choices=("none", "virtual", "stats"))
+    replace_head: bool = setting(False, "replace a frozen classifier by a trained linear one")
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        if recipe.head().get("weights", "trainable") != "trainable":
-            raise RecipeError(f"{recipe}: ccvr retrains the classifier and this head is frozen; drop one of the two")
-        if recipe.head().get("kind", "single") != "single" or not recipe.share("head.weight"):
-            raise RecipeError(
-                f"{recipe}: ccvr calibrates the global classifier and here clients have their own; drop one of the two"
-            )
-
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:  # Eq. (2), on e = what the classifier sees
-        e = net.head.embed(net.features_of(x))  # type: ignore[operator]  # [n_k, d]
+        e = net.embedding_of(x)  # [n_k, d]
+        e = tukey(e, self.power) if self.transform == "stats" else e
         return {str(c): Moments.of(e[y == c]) for c in y.unique().tolist()}
 
     def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
         classes = sorted(set().union(*surveys), key=int)
         pooled = [Moments.pool([s[c] for s in surveys if c in s]) for c in classes]  # Eqs. (3), (4)
+        if self.diag:
+            pooled = [replace(m, scatter=m.scatter.diag().diag()) for m in pooled]
         covs = [m.cov for m in pooled if m.n > 1]
         if covs:  # a class with a single feature borrows the mean covariance of the others
             pooled = [m if m.n > 1 else m.with_cov(torch.stack(covs).mean(0)) for m in pooled]
-        e = torch.cat([m.sample(self.per_class, rng) for m in pooled])  # [C M, d]
-        y = torch.tensor([int(c) for c in classes], device=e.device).repeat_interleave(self.per_class)  # [C M]
+        n = sum(m.n for m in pooled)
+        each = [round(len(classes) * self.per_class * m.n / n) if self.proportional else self.per_class for m in pooled]
+        e = torch.cat([m.sample(count, rng) for m, count in zip(pooled, each, strict=True)])  # [sum M_c, d]
+        e = tukey(e, self.power) if self.transform == "virtual" else e
+        y = torch.tensor([int(c) for c in classes]).repeat_interleave(torch.tensor(each)).to(e.device)
+        net = open_head(net, self.replace_head, power=None if self.transform == "none" else self.power)
         return retrain(net, e, y, rng, lr=self.lr, epochs=self.epochs)

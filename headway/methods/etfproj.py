@@ -20,12 +20,13 @@ class ETFProj(Piece):
     name, slot, paper = "etfproj", "head", "li2023fedetf"
     d: int | None = setting(None, "width after the projection; C when not given", ge=1)
     temperature: str = setting("learnable", "beta", choices=("learnable", "fixed"))
-    beta: float = setting(1.0, "value of a fixed temperature", gt=0)
+    beta: float = setting(1.0, "beta at the start, and to the end if fixed", gt=0)
     project: bool = setting(True, "false: unit features meet the ETF directly (Table 4)")
 
     def head(self) -> dict[str, Any]:
-        beta = "learnable" if self.temperature == "learnable" else self.beta
-        spec = {"weights": "frozen_etf", "wnorm": "unit", "scale": beta, "bias": False}
+        learnable = self.temperature == "learnable"
+        beta = {"scale": "learnable", "scale_start": self.beta} if learnable else {"scale": self.beta}
+        spec = {"weights": "frozen_etf", "wnorm": "unit", "bias": False} | beta
         return spec | ({"feat": "proj+l2", "proj_dim": self.d} if self.project else {"feat": "l2"})
 
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:

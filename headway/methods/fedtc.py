@@ -28,12 +28,13 @@ class FedTC(Piece):
 
     name, slot, paper = "fedtc", "share", "liu2023fedtc"
     head_lr: float = setting(0.01, "eta_c / eta_e", gt=0)
+    overwrite: bool = setting(False, "the ablation: Algorithm 1, line 13 taken at its word, phi_k <- phi")
 
     def head(self) -> dict[str, Any]:
         return {"kind": "twin"}
 
     def share(self, name: str) -> bool:  # phi_k is never overwritten
-        return not own(name)
+        return self.overwrite or not own(name)
 
     def phases(self, epochs: int) -> list[Phase]:
         return [Phase(epochs, trains=lambda n: not received(n), lr=lambda n: self.head_lr if in_head(n) else 1.0)]

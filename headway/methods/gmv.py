@@ -18,18 +18,19 @@ class GMV(Piece):
     """Training adds the global mean of its class to each feature, so that clients optimise a shared point."""
 
     name, slot, paper, neutral = "gmv", "reg", "huang2023etf", {"alpha": 0.0}
+    needs_server = True
     alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
     warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
 
-    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
-        device = next(iter(w.values())).device if w else None
-        return {"mu": torch.zeros(classes, dim, device=device)}  # [C, d], no shift yet
+    space: str = setting(
+        "plain", "raw: accept heads that normalise features or keep them personal", choices=("plain", "raw")
+    )
 
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
-        return {"mu": kept["mu"]}
+        return kept  # mu, [C, d], once it exists
 
     def lift(self, h: Tensor, y: Tensor, local: Local) -> Tensor:  # h' = h + alpha mu_y; training only
-        if local.round < self.warmup or self.alpha == 0:
+        if local.round < self.warmup or self.alpha == 0 or "mu" not in local.sent:
             return h
         return h + self.alpha * local.sent["mu"][y]  # [B, d]
 
@@ -46,4 +47,4 @@ class GMV(Piece):
             return kept
         owners = torch.stack([r.sent["owns"].float() for r in reports]).sum(0)[:, None]  # [C, 1]
         mu = torch.stack([r.sent["mean"] for r in reports]).sum(0) / owners.clamp(min=1)  # mean over owners, [C, d]
-        return {"mu": torch.where(owners > 0, mu, kept["mu"])}
+        return {"mu": torch.where(owners > 0, mu, kept.get("mu", mu.new_zeros(())))}  # never owned: no shift

@@ -101,6 +101,134 @@ REFERENCES: dict[str, dict[str, str]] = {
         "booktitle": "Advances in Neural Information Processing Systems (NeurIPS)",
         "year": "2021",
     },
+    "reddi2021fedopt": {
+        "type": "inproceedings",
+        "title": "Adaptive Federated Optimization",
+        "author": (
+            "Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, "
+            "Keith and Kone{\\v{c}}n{\\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan"
+        ),
+        "booktitle": "International Conference on Learning Representations (ICLR)",
+        "year": "2021",
+    },
+    "wang2020fednova": {
+        "type": "inproceedings",
+        "title": "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+        "author": "Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent",
+        "booktitle": "Advances in Neural Information Processing Systems (NeurIPS)",
+        "year": "2020",
+    },
+    "acar2021feddyn": {
+        "type": "inproceedings",
+        "title": "Federated Learning Based on Dynamic Regularization",
+        "author": (
+            "Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and Whatmough, "
+            "Paul and Saligrama, Venkatesh"
+        ),
+        "booktitle": "International Conference on Learning Representations (ICLR)",
+        "year": "2021",
+    },
+    "jhunjhunwala2023fedexp": {
+        "type": "inproceedings",
+        "title": "{FedExP}: Speeding Up Federated Averaging via Extrapolation",
+        "author": "Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri",
+        "booktitle": "International Conference on Learning Representations (ICLR)",
+        "year": "2023",
+    },
+    "fallah2020perfedavg": {
+        "type": "inproceedings",
+        "title": (
+            "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach"
+        ),
+        "author": "Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman",
+        "booktitle": "Advances in Neural Information Processing Systems (NeurIPS)",
+        "year": "2020",
+    },
+    "yao2018fedmmd": {
+        "type": "inproceedings",
+        "title": "Two-Stream Federated Learning: Reduce the Communication Costs",
+        "author": "Yao, Xin and Huang, Chaofeng and Sun, Lifeng",
+        "booktitle": "IEEE Visual Communications and Image Processing (VCIP)",
+        "year": "2018",
+    },
+    "lee2022fedntd": {
+        "type": "inproceedings",
+        "title": "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning",
+        "author": "Lee, Gihun and Jeong, Minchan and Shin, Yongjin and Bae, Sangmin and Yun, Se-Young",
+        "booktitle": "Advances in Neural Information Processing Systems (NeurIPS)",
+        "year": "2022",
+    },
+    "tan2022fedproto": {
+        "type": "inproceedings",
+        "title": "{FedProto}: Federated Prototype Learning across Heterogeneous Clients",
+        "author": (
+            "Tan, Yue and Long, Guodong and Liu, Lu and Zhou, Tianyi and Lu, Qinghua and Jiang, Jing and Zhang, Chengqi"
+        ),
+        "booktitle": "AAAI Conference on Artificial Intelligence",
+        "year": "2022",
+    },
+    "li2021fedrs": {
+        "type": "inproceedings",
+        "title": "{FedRS}: Federated Learning with Restricted Softmax for Label Distribution Non-{IID} Data",
+        "author": "Li, Xin-Chun and Zhan, De-Chuan",
+        "booktitle": "ACM SIGKDD Conference on Knowledge Discovery and Data Mining (KDD)",
+        "year": "2021",
+    },
+    "dong2022spherefed": {
+        "type": "inproceedings",
+        "title": "{SphereFed}: Hyperspherical Federated Learning",
+        "author": "Dong, Xin and Zhang, Sai Qian and Li, Ang and Kung, H. T.",
+        "booktitle": "European Conference on Computer Vision (ECCV)",
+        "year": "2022",
+    },
+    "yang2022dotreg": {
+        "type": "inproceedings",
+        "title": (
+            "Inducing Neural Collapse in Imbalanced Learning: Do We Really Need a Learnable "
+            "Classifier at the End of Deep Neural Network?"
+        ),
+        "author": ("Yang, Yibo and Chen, Shixiang and Li, Xiangtai and Xie, Liang and Lin, Zhouchen and Tao, Dacheng"),
+        "booktitle": "Advances in Neural Information Processing Systems (NeurIPS)",
+        "year": "2022",
+    },
+    "dai2023fednh": {
+        "type": "inproceedings",
+        "title": "Tackling Data Heterogeneity in Federated Learning with Class Prototypes",
+        "author": "Dai, Yutong and Chen, Zeyuan and Li, Junnan and Heinecke, Shelby and Sun, Lichao and Xu, Ran",
+        "booktitle": "AAAI Conference on Artificial Intelligence",
+        "year": "2023",
+    },
+    "chen2022fedrod": {
+        "type": "inproceedings",
+        "title": "On Bridging Generic and Personalized Federated Learning for Image Classification",
+        "author": "Chen, Hong-You and Chao, Wei-Lun",
+        "booktitle": "International Conference on Learning Representations (ICLR)",
+        "year": "2022",
+    },
+    "liang2020lgfedavg": {
+        "type": "article",
+        "title": "Think Locally, Act Globally: Federated Learning with Local and Global Representations",
+        "author": (
+            "Liang, Paul Pu and Liu, Terrance and Ziyin, Liu and Allen, Nicholas B. and Auerbach, "
+            "Randy P. and Brent, David and Salakhutdinov, Ruslan and Morency, Louis-Philippe"
+        ),
+        "journal": "arXiv preprint arXiv:2001.01523",
+        "year": "2020",
+    },
+    "yu2020fedaws": {
+        "type": "inproceedings",
+        "title": "Federated Learning with Only Positive Labels",
+        "author": "Yu, Felix X. and Rawat, Ankit Singh and Menon, Aditya Krishna and Kumar, Sanjiv",
+        "booktitle": "International Conference on Machine Learning (ICML)",
+        "year": "2020",
+    },
+    "li2021ditto": {
+        "type": "inproceedings",
+        "title": "Ditto: Fair and Robust Federated Learning Through Personalization",
+        "author": "Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia",
+        "booktitle": "International Conference on Machine Learning (ICML)",
+        "year": "2021",
+    },
 }
 
 

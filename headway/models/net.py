@@ -66,6 +66,13 @@ class Net(nn.Module):
             module.training = mode
         return h  # [n, d]
 
+    def embedding_of(self, x: Tensor) -> Tensor:
+        """What the global classifier's weight matrix sees of a whole set, [n, d]."""
+        head = getattr(self.head, "shared_part", self.head)
+        with torch.no_grad():
+            e: Tensor = head.embed(self.features_of(x))  # type: ignore[operator]
+        return e
+
     def params(self) -> Tree:
         return Tree(self.named_parameters())
 

@@ -222,16 +222,16 @@ def test_the_same_seed_calibrates_alike() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("etf+ccvr", "this head is frozen"),
-        ("babu+ccvr", "this head is frozen"),
-        ("fedetf+ccvr", "this head is frozen"),
-        ("fedper+ccvr", "every client has its own"),
-        ("fedrep+ccvr", "every client has its own"),
-        ("fedtc+ccvr", "every client has its own"),
+        ("etf+ccvr", r"etf freezes it; write ccvr\(replace_head=true\)"),
+        ("babu+ccvr", r"babu freezes it; write ccvr\(replace_head=true\)"),
+        ("fedetf+oracle", r"etfproj freezes it; write oracle\(replace_head=true\)"),
+        ("fedper+ccvr", "fedper has none; drop ccvr or fedper"),
+        ("fedrep+ccvr", "fedrep has none; drop ccvr or fedrep"),
+        ("lgfedavg+ffc", "lgfedavg has none; drop ffc or lgfedavg"),
     ],
 )
 def test_recipes_without_a_global_classifier_to_retrain_are_refused(text: str, why: str) -> None:
-    with pytest.raises(RecipeError, match=f"{why}; drop one of the two"):
+    with pytest.raises(RecipeError, match=why):
         rounds.begin(parse(text), skewed(2, train_size=30))
 
 

@@ -45,8 +45,9 @@ def test_memory_of_a_class_nobody_owns_stays() -> None:
 
 
 def test_memory_that_never_existed_is_zero() -> None:
-    kept = GMV().init_server(Tree({"u": torch.zeros(())}), dim=3, classes=2)
-    assert kept["mu"].tolist() == [[0.0] * 3] * 2
+    reports = [answer(0, [True, False], [[2.0], [0.0]])]
+    assert GMV().absorb({}, reports, 2)["mu"].tolist() == [[2.0], [0.0]]
+    assert GMV().broadcast({}) == {}  # nothing travels before there is a memory
     server, _ = several("gmv(warmup=1)+babu", two_clients(sampling=0.5), 1)  # one client, one class
     rows = server.kept["gmv"]["mu"].flatten().tolist()
     assert sum(v == 0 for v in rows) == 1

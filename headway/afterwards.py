@@ -1,0 +1,108 @@
+"""Calibration and personalisation of a finished run: the saved state, another last step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway import rounds
+from headway.calibration import spec_of
+from headway.checkpoint import Checkpoints
+from headway.comparison import slug
+from headway.diagnostics.accuracy import global_score, personal_ids
+from headway.engine import ClientStore, LocalEngine
+from headway.errors import CheckpointError, RecipeError
+from headway.experiment import Options, set_threads
+from headway.methods import recipe as parse_recipe
+from headway.outcome import Outcome
+from headway.recipes import Recipe, spell
+from headway.rundir import Run, prepare_folder, save_tensors
+from headway.settings import settings
+from headway.state import Server
+from headway.task import Task, build
+from headway.values import write_atomic
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A finished run, with everything the server and the clients remembered."""
+
+    run: Run
+    recipe: Recipe
+    task: Task
+    server: Server
+    engine: LocalEngine
+
+    def with_piece(self, text: str, slot: str) -> Recipe:
+        """The run's recipe with another piece in this slot."""
+        given = [p for p in parse_recipe(text).pieces if p.slot != "base"]
+        if [p.slot for p in given] != [slot]:
+            kind = {"calib": "a calibration such as ccvr", "personal": "a personalisation such as ft"}[slot]
+            raise RecipeError(f"with={text}: it is not {kind}; see `headway list`")
+        kept = [spell(p) for p in self.recipe.pieces if p.slot != slot]
+        recipe = parse_recipe("+".join([*kept, spell(given[0])]))
+        recipe.check(recipe, self.task.dim, self.task.classes)
+        return recipe
+
+
+def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task | None = None) -> Saved:
+    """The state a finished run ended with."""
+    run = Run(path)
+    if not run.done:
+        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+    config = run.config
+    recipe = parse_recipe(config["recipe"])
+    set_threads(Options(threads=config["options"]["threads"]))
+    task = (task or build(settings(config["settings"]), device=config["options"]["device"])).for_recipe(recipe)
+    found, damaged = Checkpoints(path / "checkpoint", config["identity"]).load(task.device)
+    for what in damaged:
+        say(f"checkpoint {what} is damaged and was passed over")
+    if found is None or found.server.round != run.summary["rounds"]:
+        raise CheckpointError(f"{path} has lost its last checkpoint; run it again into another --out")
+    store = ClientStore()
+    store.put(found.clients)
+    return Saved(run, recipe, task, found.server, LocalEngine(store))
+
+
+def calibrate(path: Path, text: str, task: Task | None = None) -> dict[str, Any]:
+    """Before, after, and what the same retraining reaches on real features: the oracle bound."""
+    saved = load(path, task=task)
+    recipe = saved.with_piece(text, "calib")
+    x, y = saved.task.dataset.x_test.to(saved.task.device), saved.task.dataset.y_test.to(saved.task.device)
+    before = global_score(rounds.global_net(saved.server, recipe, saved.task), x, y)
+    net = rounds.finish(saved.server, recipe, saved.task, saved.engine)
+    after = global_score(net, x, y)
+    frozen = recipe.head().get("weights", "trainable") != "trainable"
+    bound = saved.with_piece("oracle(replace_head=true)" if frozen else "oracle", "calib")
+    oracle = global_score(rounds.finish(saved.server, bound, saved.task, saved.engine), x, y)
+    name = slug(spell(next(p for p in recipe.pieces if p.slot == "calib")))
+    result = {
+        "recipe": str(recipe), "before": before.acc, "after": after.acc, "oracle": oracle.acc,
+        "balanced_before": before.balanced, "balanced_after": after.balanced,
+        "per_class_before": before.per_class, "per_class_after": after.per_class,
+    }  # fmt: skip
+    folder = path / "calibrated"
+    prepare_folder(folder)
+    save_tensors(net.tensors(), folder / f"{name}.safetensors", str(recipe), spec_of(net))
+    write_atomic(folder / f"{name}.json", json.dumps(result, indent=1) + "\n")
+    return result | {"model": str(folder / f"{name}.safetensors")}
+
+
+def personalise(path: Path, text: str, task: Task | None = None) -> dict[str, Any]:
+    """Personal accuracy as received and after every stage; the clients' models are saved."""
+    saved = load(path, task=task)
+    recipe = saved.with_piece(text, "personal")
+    if not recipe.acting("personalise"):
+        raise RecipeError(f"with={text}: it acts during the rounds and not after them; put it into the recipe of a run")
+    name = slug(spell(next(p for p in recipe.pieces if p.slot == "personal")))
+    folder = path / "personalised" / name
+    prepare_folder(folder)
+    test = (saved.task.dataset.x_test, saved.task.dataset.y_test)
+    ids = personal_ids(saved.task)
+    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, test, ids, folder, lambda text: None)
+    result = {"recipe": str(recipe), **outcome.personal(None)}
+    write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
+    return result | {"models": str(folder / "clients")}

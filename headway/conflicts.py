@@ -1,0 +1,87 @@
+"""Which pieces cannot work together, and why: the rules that no piece can know alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.errors import RecipeError
+
+if TYPE_CHECKING:
+    from headway.piece import Piece
+    from headway.recipes import Recipe
+
+UNIT_FEATURES = ("l2", "proj+l2")
+
+
+def check(recipe: Recipe) -> None:
+    """Raise for two pieces that contradict each other; the message names both and says what to do."""
+    head = recipe.head()
+    frozen = head.get("weights", "trainable") != "trainable"
+    holder = recipe.owner("weights")
+    for p in recipe.pieces:
+        if frozen and p.moves_classifier:
+            refuse(recipe, p.name, holder, f"{p.name} moves the classifier and {holder} freezes it")
+        if frozen and p.slot == "share" and not recipe.share("head.weight") and not trains_head(recipe):
+            refuse(recipe, p.name, holder, f"{p.name} makes the classifier personal and {holder} freezes it for all")
+        if head.get("kind", "single") != "single" and p.slot == "head" and "kind" not in p.head():
+            two = recipe.owner("kind")
+            refuse(recipe, p.name, two, f"{two} has two linear classifiers of its own and {p.name} shapes another")
+        if p.needs_server and (alone := recipe.piece("local")):
+            refuse(recipe, p.name, alone.name, f"{p.name} needs the server and under local clients never meet")
+    if frozen and head.get("wnorm") == "unit" and recipe.piece("clsnorm"):
+        refuse(recipe, "clsnorm", holder, f"clsnorm normalises a trained classifier and {holder} freezes it")
+    _per_fedavg(recipe)
+    _memory(recipe, head.get("feat", "id"))
+    _calibration(recipe)
+
+
+def trains_head(recipe: Recipe) -> bool:
+    """Whether a head with frozen class vectors still has something to train: a projection, a temperature."""
+    head = recipe.head()
+    return head.get("feat") == "proj+l2" or head.get("scale") == "learnable"
+
+
+def _per_fedavg(recipe: Recipe) -> None:
+    """The meta step is not the gradient these pieces correct."""
+    meta = recipe.piece("perfedavg")
+    for p in recipe.pieces if meta else ():
+        if p.name in ("gmv", "moon"):
+            refuse(recipe, p.name, "perfedavg", f"{p.name} is not defined under perfedavg's meta step")
+
+
+def _memory(recipe: Recipe, feat: str) -> None:
+    """A memory vector in raw feature space, added before features are normalised, is a choice to be made openly."""
+    gmv = recipe.piece("gmv")
+    if gmv is None or getattr(gmv, "space", "") == "raw":
+        return
+    if feat in UNIT_FEATURES:
+        owner = recipe.owner("feat")
+        refuse(recipe, "gmv", owner, f"gmv adds to raw features and {owner} normalises them", "write gmv(space=raw)")
+    for p in recipe.pieces:
+        if p.slot == "share":
+            refuse(recipe, "gmv", p.name, f"gmv needs one feature space and under {p.name} parts are personal",
+                   "write gmv(space=raw)")  # fmt: skip
+
+
+def _calibration(recipe: Recipe) -> None:
+    """A calibration retrains the global classifier: there must be one, and it must be free to move."""
+    for p in recipe.pieces:
+        if p.slot != "calib":
+            continue
+        if recipe.head().get("weights", "trainable") != "trainable" and not getattr(p, "replace_head", True):
+            holder = recipe.owner("weights")
+            refuse(recipe, p.name, holder, f"{p.name} retrains the classifier and {holder} freezes it",
+                   f"write {p.name}(replace_head=true) to put a trained one in its place")  # fmt: skip
+        for other in recipe.pieces:
+            if other.slot in ("share", "base") and _hides_head(other):
+                refuse(
+                    recipe, p.name, other.name, f"{p.name} calibrates the global classifier and {other.name} has none"
+                )
+
+
+def _hides_head(p: Piece) -> bool:
+    return not p.share("head.weight") or not p.share("body.weight")
+
+
+def refuse(recipe: Recipe, one: str, two: str, why: str, fix: str = "") -> None:
+    raise RecipeError(f"{recipe.names}: {why}; {fix or f'drop {one} or {two}'}")

@@ -1,0 +1,33 @@
+"""Dot-regression loss: Inducing Neural Collapse in Imbalanced Learning (Yang et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from headway.errors import RecipeError
+from headway.local import Batch, Local
+from headway.piece import Piece
+
+if TYPE_CHECKING:
+    from headway.recipes import Recipe
+
+
+class DotReg(Piece):
+    """Only attraction: the feature is drawn to its class vector, no other class pushes."""
+
+    name, slot, paper = "dotreg", "loss", "yang2022dotreg"
+
+    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
+        head = recipe.head()
+        if head.get("weights") not in ("frozen_etf", "frozen_orth") or head.get("feat", "id") == "id":
+            raise RecipeError(
+                f"{recipe.names}: dotreg needs unit features and a frozen unit classifier and this head has not both; "
+                f"use it with etfproj or sphere"
+            )
+
+    def criterion(self, batch: Batch, local: Local) -> Tensor:  # 1/2 (v_y . e - 1)^2
+        head = local.net.head
+        e, v = head.embed(batch.h), head.weight[batch.y]  # type: ignore[operator, index]  # [B, d] each
+        return 0.5 * ((v * e).sum(1) - 1).square().mean()

@@ -1,0 +1,42 @@
+"""FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (Wang et al., 2020)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.local import Batch, Local
+from headway.piece import Piece, setting
+from headway.state import Report
+from headway.tree import Tree, mean
+
+
+@dataclass(frozen=True)
+class FedNova(Piece):
+    """Updates are divided by the gradients they hold, a_k, before they are averaged."""
+
+    name, slot, paper = "fednova", "base", "wang2020fednova"
+    gmf: float = setting(0.0, "slow momentum on the server", ge=0, lt=1)
+    mu: float = setting(0.0, "proximal term of the local solver", ge=0)
+
+    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
+        return {"buf": w.zeros()} if self.gmf else {}
+
+    def penalty(self, batch: Batch, local: Local) -> Tensor:
+        return self.mu / 2 * (local.w - local.w0).sq_norm() if self.mu else torch.zeros(())
+
+    def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
+        a, q = local.k_eff.map(lambda v: torch.where(v.isinf(), 1.0, v)), local.lr * self.mu  # untrained: any number
+        return {"a": a.map(lambda v: (1 - (1 - q) ** v) / q) if q else a}, {}  # a_k; proximal: (1 - (1-q)^tau) / q
+
+    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
+        tau_eff = mean([r.sent["a"] for r in reports], p)  # sum_k p_k a_k
+        return w + tau_eff * mean([(r.w - w) / r.sent["a"] for r in reports], p)
+
+    def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
+        if not self.gmf:
+            return w_new, kept
+        buf = self.gmf * kept["buf"] + (w_new - w)  # in units of the update: eta cancels
+        return w + buf, {"buf": buf}

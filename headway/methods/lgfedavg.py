@@ -1,0 +1,13 @@
+"""LG-FedAvg: Think Locally, Act Globally (Liang et al., 2020)."""
+
+from headway.local import in_head
+from headway.piece import Piece
+
+
+class LGFedAvg(Piece):
+    """The mirror of FedPer: bodies are personal, the classifier is shared. There is no global model."""
+
+    name, slot, paper = "lgfedavg", "share", "liang2020lgfedavg"
+
+    def share(self, name: str) -> bool:
+        return in_head(name)

@@ -1,0 +1,12 @@
+"""No model averaging: every parameter stays on its client, and only messages travel (FedProto)."""
+
+from headway.piece import Piece
+
+
+class OwnModel(Piece):
+    """With protoalign this is FedProto: prototypes are all that clients share."""
+
+    name, slot, paper = "ownmodel", "share", "tan2022fedproto"
+
+    def share(self, name: str) -> bool:
+        return False
