@@ -1,12 +1,13 @@
 # make demo   set up, then compare five recipes on the embedded digits data
 # make test   set up, then run the tests (make slow adds the long ones)
+# make cards  write docs/methods/ anew from the code, the guide and the published tables
 # make setup  leaves a working .venv/bin/headway
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test slow lint types check clean
+.PHONY: setup demo test slow lint types check cards clean
 
 setup: $(STAMP)
 
@@ -33,6 +34,9 @@ types: setup
 	$(BIN)/mypy
 
 check: test lint types
+
+cards: setup
+	$(BIN)/python -m headway.cards docs/methods
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -15,7 +15,7 @@ from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import ClientStore, LocalEngine
 from headway.errors import CheckpointError, RecipeError
-from headway.experiment import Options, set_threads
+from headway.experiment import Options, check_config, set_threads
 from headway.methods import recipe as parse_recipe
 from headway.outcome import Outcome
 from headway.recipes import Recipe, spell
@@ -38,7 +38,7 @@ class Saved:
 
     def with_piece(self, text: str, slot: str) -> Recipe:
         """The run's recipe with another piece in this slot."""
-        given = [p for p in parse_recipe(text).pieces if p.slot != "base"]
+        given = [p for p in parse_recipe(text).pieces if p.name != "fedavg"]  # which stands in any recipe
         if [p.slot for p in given] != [slot]:
             kind = {"calib": "a calibration such as ccvr", "personal": "a personalisation such as ft"}[slot]
             raise RecipeError(f"with={text}: it is not {kind}; see `headway list`")
@@ -54,9 +54,15 @@ def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task 
     if not run.done:
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     config = run.config
+    check_config(config, path)
+    if run.summary["failed"] and run.summary["personal"] is None:
+        raise CheckpointError(f"{path} failed: {run.summary['failed']}; run it again with a smaller lr")
     recipe = parse_recipe(config["recipe"])
     set_threads(Options(threads=config["options"]["threads"]))
     task = (task or build(settings(config["settings"]), device=config["options"]["device"])).for_recipe(recipe)
+    here = {"recipe": str(recipe)} | task.fingerprint()
+    if differ := [k for k, v in config["identity"].items() if here.get(k) != v]:
+        raise CheckpointError(f"{path} was made with another {', '.join(differ)}; put that back")
     found, damaged = Checkpoints(path / "checkpoint", config["identity"]).load(task.device)
     for what in damaged:
         say(f"checkpoint {what} is damaged and was passed over")
@@ -71,13 +77,13 @@ def calibrate(path: Path, text: str, task: Task | None = None) -> dict[str, Any]
     """Before, after, and what the same retraining reaches on real features: the oracle bound."""
     saved = load(path, task=task)
     recipe = saved.with_piece(text, "calib")
-    x, y = saved.task.dataset.x_test.to(saved.task.device), saved.task.dataset.y_test.to(saved.task.device)
-    before = global_score(rounds.global_net(saved.server, recipe, saved.task), x, y)
+    engine, task = saved.engine, saved.task
+    before = global_score(rounds.global_net(saved.server, recipe, task), engine, task)
     net = rounds.finish(saved.server, recipe, saved.task, saved.engine)
-    after = global_score(net, x, y)
+    after = global_score(net, engine, task)
     frozen = recipe.head().get("weights", "trainable") != "trainable"
     bound = saved.with_piece("oracle(replace_head=true)" if frozen else "oracle", "calib")
-    oracle = global_score(rounds.finish(saved.server, bound, saved.task, saved.engine), x, y)
+    oracle = global_score(rounds.finish(saved.server, bound, task, engine), engine, task)
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "calib")))
     result = {
         "recipe": str(recipe), "before": before.acc, "after": after.acc, "oracle": oracle.acc,
@@ -100,9 +106,8 @@ def personalise(path: Path, text: str, task: Task | None = None) -> dict[str, An
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "personal")))
     folder = path / "personalised" / name
     prepare_folder(folder)
-    test = (saved.task.dataset.x_test, saved.task.dataset.y_test)
     ids = personal_ids(saved.task)
-    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, test, ids, folder, lambda text: None)
-    result = {"recipe": str(recipe), **outcome.personal(None)}
+    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, ids, folder, lambda text: None)
+    result = {"recipe": str(recipe), **outcome.personal()}
     write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result | {"models": str(folder / "clients")}

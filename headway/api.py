@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def run(
     **task: Any,
 ) -> Run:
     """One federated training run. `data` and `model` may be names, paths or objects; `task` holds the settings."""
-    options = options or Options()
+    options, task = split_options(options, task)
     s = settings(task | names(data, model))
     built = task_of(s, data, model, options)
     folder = Path(out) if out is not None else default_out(recipe, s)
@@ -51,7 +51,7 @@ def compare(
     **task: Any,
 ) -> Comparison:
     """The same task for several recipes and seeds."""
-    options = options or Options()
+    options, task = split_options(options, task)
     s = settings(task | names(data, model))
     folder = Path(out) if out is not None else default_comparison(recipes, s, seeds)
 
@@ -59,6 +59,13 @@ def compare(
         return task_of(seeded, data, model, options)
 
     return comparing.compare(recipes, s, seeds, folder, options, make)
+
+
+def split_options(options: Options | None, given: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """`workers=2` beside the settings says how the run is carried out; `options` holds the same in one object."""
+    how = {f.name for f in fields(Options)} - {"progress"}
+    ways = {name: value for name, value in given.items() if name in how}
+    return replace(options or Options(), **ways), {k: v for k, v in given.items() if k not in how}
 
 
 def task_of(s: Settings, data: Any, model: Any, options: Options) -> Task:

@@ -26,14 +26,15 @@ def open_head(net: Net, replace: bool, power: float | None = None) -> Net:
                 "calibration: it retrains the classifier and this one is frozen; write replace_head=true, as in "
                 "ccvr(replace_head=true), to put a trained linear one in its place"
             )
-        return set_classifier(net, head.weight.detach() * head.scale, feat=head.feat, power=power)
+        weight = head.weight.detach() * head.scale
+        return set_classifier(net, weight, feat=head.feat, power=power, bias=head.bias)
     head.power = power
     head.spec = {k: v for k, v in spec_of(net).items() if k != "kind"} | {"power": power}  # type: ignore[assignment]
     net.head = head
     return net
 
 
-def set_classifier(net: Net, weight: Tensor, feat: str, power: float | None = None) -> Net:
+def set_classifier(net: Net, weight: Tensor, feat: str, power: float | None = None, bias: Tensor | None = None) -> Net:
     """Put a linear classifier without scale on the same features."""
     head = classifier_of(net)
     wide = head.feat == "proj+l2"
@@ -42,7 +43,7 @@ def set_classifier(net: Net, weight: Tensor, feat: str, power: float | None = No
     linear = Head(raw, len(weight), torch.Generator(), **spec).to(weight.device)  # type: ignore[arg-type]
     with torch.no_grad():
         linear.weight.copy_(weight)
-        linear.bias.zero_()  # type: ignore[union-attr]
+        linear.bias.copy_(torch.zeros(()) if bias is None else bias)  # type: ignore[union-attr]
         if wide:
             linear.proj.load_state_dict(head.proj.state_dict())
     linear.power = power

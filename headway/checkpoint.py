@@ -72,7 +72,7 @@ class Checkpoints:
             json.dumps({"sha256": _sha(body.encode()), "manifest": manifest}, indent=1),
         )
         store.changed.clear()
-        self._tidy()
+        self._tidy(server.round)
 
     def load(self, device: torch.device) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what was found damaged on the way to it."""
@@ -127,9 +127,13 @@ class Checkpoints:
         write_atomic(self.folder / name, data)
         return _sha(data)
 
-    def _tidy(self) -> None:
+    def _tidy(self, done: int) -> None:
         """Remove what no kept manifest names, and what a killed write left behind."""
         manifests = sorted(self.folder.glob("round-*.json"))
+        newer = [p for p in manifests if p.stem > f"round-{done:06d}"]  # passed over as damaged: the run is behind them
+        for path in newer:
+            path.unlink(missing_ok=True)
+        manifests = manifests[: len(manifests) - len(newer)]
         named: set[str] = set()
         for path in manifests[-KEEP:]:
             try:

@@ -15,8 +15,9 @@ import click
 import typer
 from rich.console import Console
 
+import headway
 from headway.cli_options import how, shared_options, task_values
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, DiskError, HeadwayError
 
 app = typer.Typer(
     name="headway",
@@ -32,6 +33,14 @@ class Out(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+@app.callback(invoke_without_command=True)
+def top(version: bool = typer.Option(False, "--version", help="print the version")) -> None:
+    """Federated learning when every client sees a different mix of labels."""
+    if version:
+        print(f"headway {headway.__version__}")
+        raise typer.Exit
 
 
 @app.command("run")
@@ -86,7 +95,7 @@ def resume_command(
     from headway.experiment import Options, resume
     from headway.progress import progress_for
 
-    options = Options(progress=progress_for(Console(stderr=True), quiet or as_json))
+    options = Options(workers=None, progress=progress_for(Console(stderr=True), quiet or as_json))
     run = resume(path, options)
     emit(as_json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
 
@@ -179,10 +188,15 @@ def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
         if as_json:
             print(json.dumps(strict(value), allow_nan=False))
         else:
-            text(Out(highlight=False, soft_wrap=True))
+            text(Out(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
+        raise DiskError(
+            f"standard output cannot be written ({error.strerror}); free space or send it elsewhere"
+        ) from None
 
 
 def strict(value: Any) -> Any:

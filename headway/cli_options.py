@@ -23,7 +23,7 @@ HOW = {
     "seeds": "several seeds, such as 0,1,2: mean and spread over them",
     "device": "cpu, cuda or cuda:0",
     "threads": "threads of the CPU work; results are bit-identical for one number of threads",
-    "workers": "processes that train clients",
+    "workers": "processes that train clients side by side: auto (one a core) or a number; no bit depends on it",
     "engine": "where clients run: local",
     "store": "where clients' memory rests: memory, or disk for very large federations",
     "checkpoint_seconds": "seconds between checkpoints",
@@ -95,9 +95,15 @@ def how(given: dict[str, Any]) -> Ways:
     from headway.progress import progress_for
 
     quiet = given["quiet"] or given["json"]
-    workers = given["workers"] or "1"
-    if workers not in ("1", "auto"):
-        raise ConfigError(f"workers={workers}: this version trains clients in one process; use 1 or auto")
+    auto = (given["workers"] or "auto") == "auto"
+    workers = None if auto else number("workers", given["workers"], int, 1, MOST_THREADS)
+    threads = number("threads", given["threads"], int, 1, MOST_THREADS) or 1
+    if threads > 1:
+        if workers not in (None, 1):
+            raise ConfigError(
+                f"workers={workers}: workers have one thread each and threads={threads}; give one of the two"
+            )
+        workers = 1
     engine = given["engine"] or "local"
     if engine != "local":
         raise ConfigError(f"engine={engine}: this version has the engine local; use --engine local")
@@ -107,7 +113,8 @@ def how(given: dict[str, Any]) -> Ways:
     seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
     options = Options(
         device=given["device"] or "cpu",
-        threads=number("threads", given["threads"], int, 1, MOST_THREADS),
+        threads=threads,
+        workers=workers,
         engine=engine,
         store=store,
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from headway.local import Batch, Local, Phase, effective_steps
+from headway.local import Batch, Local, Phase, effective_steps, in_body
 from headway.models.net import Net
 from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
@@ -73,7 +73,7 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
 def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float) -> Tree:
     """A second model trained on the client's data from `start`, by the recipe's criterion, pulled to w^t by mu."""
     x, y = task.data[k]
-    second = copy.deepcopy(net).load(start)
+    second = copy.deepcopy(net).load(cast.stats, start)
     pulled = Recipe((*(p for p in recipe.pieces if p.slot == "loss"), Pull(mu)))
     local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), Tree(), recipe.share, {}, {}, {})
     local = local.prepared(pulled.prepare(local))
@@ -121,26 +121,25 @@ def run_phase(
     net, y = local.net, local.y
     set_mode(net, phase, lone_sample=plan.lone_sample)
     trained = {name: p for name, p in net.named_parameters() if phase.trains(name)}
-    rate = rate_of(phase, local.lr)
-    decay = task.weight_decay if phase.weight_decay is None else phase.weight_decay
-    groups: list[dict[str, Any]] = []
-    for name, p in trained.items():
-        rho, wd = momentum_of(task, phase, name), 0.0 if phase.plain(name) else decay
-        groups.append({"params": [p], "lr": rate * phase.lr(name), "momentum": rho, "weight_decay": wd})
-    sgd = torch.optim.SGD(groups, lr=rate)
+    sgd = optimiser(task, phase, trained, local.lr)
     for name, p in trained.items():
         if name in momentum:
             sgd.state[p]["momentum_buffer"] = momentum[name].clone()
 
+    features = fixed_features(task, local, phase)
     judge = recipe if phase.loss == "recipe" else FEDAVG
+    direct = judge is FEDAVG or not (recipe.acting("gradient") or recipe.acting("correct"))
     losses: list[Tensor] = []
     left = plan.steps
     for _ in range(phase.epochs):
         losses = []
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
-            backward = Backward(recipe, task, local, phase, i.repeat(2) if plan.doubled else i, rng, losses)
-            g = judge.correct(judge.gradient(backward, local), local)
-            net.set_gradient(g)
+            index = i.repeat(2) if plan.doubled else i
+            backward = Backward(recipe, task, local, phase, index, rng, losses, features)
+            if direct:
+                backward.run()  # nobody looks at the gradient: it goes from autograd to the optimiser
+            else:
+                net.set_gradient(judge.correct(judge.gradient(backward, local), local))
             if task.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(list(trained.values()), task.clip_norm)
             sgd.step()
@@ -148,6 +147,33 @@ def run_phase(
     buffers = {n: sgd.state[p].get("momentum_buffer") for n, p in trained.items() if p in sgd.state}
     loss = float(torch.stack(losses).mean()) if losses else math.nan
     return Tree({n: b.clone() for n, b in buffers.items() if b is not None}), loss
+
+
+def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
+    """The client's features, computed once, when nothing that feeds the head moves and nothing changes the inputs."""
+    net = local.net
+    moves = any(phase.trains(name) for name, _ in net.named_parameters() if in_body(name))
+    by_batch = any(isinstance(m, BATCH_NORMS) and m.running_mean is None for m in net.body.modules())
+    return None if moves or by_batch or task.augment else net.features_of(local.x)
+
+
+def rows_of(x: Tensor) -> Tensor:
+    rows: Tensor = x.rows  # type: ignore[attr-defined]
+    return rows
+
+
+def optimiser(task: Task, phase: Phase, trained: dict[str, nn.Parameter], lr: float) -> torch.optim.SGD:
+    """Fresh for every phase; parameters that step alike are one group, so that one fused kernel moves them."""
+    rate = rate_of(phase, lr)
+    decay = task.weight_decay if phase.weight_decay is None else phase.weight_decay
+    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
+    for name, p in trained.items():
+        alike = (rate * phase.lr(name), momentum_of(task, phase, name), 0.0 if phase.plain(name) else decay)
+        groups.setdefault(alike, []).append(p)
+    keys = ("lr", "momentum", "weight_decay")
+    return torch.optim.SGD(
+        [{"params": ps, **dict(zip(keys, alike, strict=True))} for alike, ps in groups.items()], lr=rate, fused=True
+    )
 
 
 @dataclass(frozen=True)
@@ -161,6 +187,7 @@ class Backward:
     index: Tensor  # [B] the step's own batch
     rng: torch.Generator
     losses: list[Tensor]
+    features: Tensor | None = None  # [n_k, d], where this phase does not change them
     drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def __call__(self, at: Tree | None = None, batch: int = 0, still: bool = False) -> Tree:
@@ -170,26 +197,39 @@ class Backward:
         if at is not None:
             net.load(at)
         with statistics_at_rest(net) if still else nullcontext():
-            loss = self.loss(x, y)
-            net.zero_grad()
-            loss.backward()
+            self.run(x, y)
         if present is not None:
             net.load(present)
+        return net.gradient().only(lambda name: name in self.local.w0)  # not what was thawed for this client
+
+    def run(self, x: Tensor | None = None, y: Tensor | None = None) -> None:
+        """Fill the parameters' gradients, on the step's own batch unless another is given."""
+        loss = self.loss(*(self.batch(0) if x is None or y is None else (x, y)))
+        self.local.net.zero_grad()
+        loss.backward()
         self.losses.append(loss.detach())
-        return net.gradient().only(self.recipe.share)
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
         if number not in self.drawn:
             data = self.local
-            fresh = torch.randperm(len(data.y), generator=self.rng)[: len(self.index)] if number else self.index
-            x, y = data.x[fresh.to(data.x.device)], data.y[fresh.to(data.y.device)]
-            self.drawn[number] = (self.task.augment(x, self.rng) if self.task.augment else x), y
+            fresh = self.index
+            if number:
+                fresh = torch.randperm(len(data.y), generator=self.rng)[: len(fresh)]
+                fresh = fresh.repeat(len(self.index) // len(fresh))  # a lone sample is doubled there too
+            rows = fresh.to(data.x.device)
+            x, y = data.x.index_select(0, rows), data.y.index_select(0, rows)
+            if self.task.augment:
+                x = self.task.augment(x, self.rng)
+            else:
+                x.rows = rows  # type: ignore[attr-defined]  # whoever knows all the features need not compute them
+            self.drawn[number] = x, y
         return self.drawn[number]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
-        h = net.features(x)  # [B, d]
-        if self.phase.loss == "ce":  # of the classifier that predicts for this client
+        h = net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
+        own = self.phase.loss == "criterion" and hasattr(net.head, "personal")
+        if self.phase.loss == "ce" or own:  # of the classifier that predicts for this client
             return FEDAVG.criterion(Batch(x, y, h, getattr(net.head, "personal", net.head)(h)), self.local)
         z = net.head(recipe.lift(h, y, self.local) if whole else h)  # [B, C]
         batch = Batch(x, y, h, z)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.errors import ConfigError
+from headway.data import Dataset, load
+from headway.errors import ConfigError, nearest
 from headway.experiment import Options, execute
 from headway.methods import recipe as parse_recipe
 from headway.opening import can_continue
@@ -89,7 +90,19 @@ class Comparison:
         for row in self.rows:
             if row.recipe == recipe:
                 return row
-        raise KeyError(recipe)
+        raise KeyError(f"there is no recipe '{recipe}' here; {nearest(recipe, [row.recipe for row in self.rows])}")
+
+
+def same_data(options: Options) -> Callable[[Settings], Task]:
+    """Tasks that differ in their seed alone hold one copy of the data."""
+    held: list[Dataset] = []
+
+    def make(s: Settings) -> Task:
+        if not held:
+            held.append(load(s.data, source=Path(s.data_dir) if s.data_dir else None))
+        return build(s, dataset=held[0], device=options.device)
+
+    return make
 
 
 def compare(
@@ -103,7 +116,7 @@ def compare(
 ) -> Comparison:
     """Every recipe under every seed; runs that are finished in `out` are taken as they are."""
     options = options or Options()
-    make = make_task or (lambda s: build(s, device=options.device))
+    make = make_task or same_data(options)
     place = place or (lambda recipe, seed: Path(slug(recipe.title)) / f"seed-{seed}")
     if not recipes:
         raise ConfigError("recipes: none was given; name at least one, such as fedavg")

@@ -21,13 +21,25 @@ def check(recipe: Recipe) -> None:
     for p in recipe.pieces:
         if frozen and p.moves_classifier:
             refuse(recipe, p.name, holder, f"{p.name} moves the classifier and {holder} freezes it")
-        if frozen and p.slot == "share" and not recipe.share("head.weight") and not trains_head(recipe):
-            refuse(recipe, p.name, holder, f"{p.name} makes the classifier personal and {holder} freezes it for all")
-        if head.get("kind", "single") != "single" and p.slot == "head" and "kind" not in p.head():
-            two = recipe.owner("kind")
+        if frozen and p.slot == "share" and not trains_head(recipe):
+            if not recipe.share("head.weight"):
+                why = f"{p.name} makes the classifier personal and {holder} freezes it for all"
+                refuse(recipe, p.name, holder, why)
+            if not recipe.share("body.weight"):
+                refuse(recipe, p.name, holder, f"{p.name} shares the classifier alone and {holder} freezes it")
+        if frozen and p.name == "alternate" and not trains_head(recipe):
+            refuse(recipe, p.name, holder, f"{p.name} trains the classifier in its turn and {holder} freezes it")
+        two = recipe.owner("kind") if head.get("kind", "single") != "single" else ""
+        if two and p.slot == "head" and p.name != "linear":
             refuse(recipe, p.name, two, f"{two} has two linear classifiers of its own and {p.name} shapes another")
         if p.needs_server and (alone := recipe.piece("local")):
             refuse(recipe, p.name, alone.name, f"{p.name} needs the server and under local clients never meet")
+        if p.moves_classifier and p.needs_server and (two or not recipe.share("head.weight")):
+            other = two or recipe.decider("share").name
+            refuse(recipe, p.name, other, f"{p.name} acts on the one classifier all share and {other} has none")
+        if p.needs_global and not recipe.share("body.weight") and not recipe.trains_everyone:
+            other = recipe.decider("share").name
+            refuse(recipe, p.name, other, f"{p.name} compares with the global body and under {other} there is none")
     if frozen and head.get("wnorm") == "unit" and recipe.piece("clsnorm"):
         refuse(recipe, "clsnorm", holder, f"clsnorm normalises a trained classifier and {holder} freezes it")
     _per_fedavg(recipe)
@@ -58,7 +70,7 @@ def _memory(recipe: Recipe, feat: str) -> None:
         owner = recipe.owner("feat")
         refuse(recipe, "gmv", owner, f"gmv adds to raw features and {owner} normalises them", "write gmv(space=raw)")
     for p in recipe.pieces:
-        if p.slot == "share":
+        if p.slot == "share" and p.name != "all":
             refuse(recipe, "gmv", p.name, f"gmv needs one feature space and under {p.name} parts are personal",
                    "write gmv(space=raw)")  # fmt: skip
 

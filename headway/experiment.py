@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +19,12 @@ import torch
 from headway import rounds
 from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
+from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine import ClientStore, DirectoryStore, LocalEngine
+from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine
 from headway.errors import CheckpointError
 from headway.methods import recipe as parse_recipe
+from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
 from headway.outcome import Outcome
 from headway.recipes import Recipe
@@ -40,6 +43,7 @@ from headway.rundir import (
 from headway.settings import Settings, settings
 from headway.state import Broadcast, Report, Server
 from headway.task import Task, build
+from headway.tree import stream
 from headway.values import write_atomic
 
 
@@ -66,8 +70,8 @@ class Options:
     """How a run is carried out; nothing here changes what is computed, threads and device aside."""
 
     device: str = "cpu"
-    threads: int | None = None
-    workers: int = 1
+    threads: int | None = 1  # of one process; bits depend on it, so it is 1 unless the user says otherwise
+    workers: int | None = 1  # processes that train clients; None: one a core
     engine: str = "local"
     store: str = "memory"  # where clients' memory rests: memory, or disk for very large federations
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
@@ -87,12 +91,20 @@ def execute(
     options = options or Options()
     parsed = parse_recipe(recipe)
     set_threads(options)
+    if task is None:
+        check_before_loading(parsed, s)
     task = (task or build(s, device=options.device)).for_recipe(parsed)
     parsed.check(parsed, task.dim, task.classes)
+    notes = [*parsed.advise(parsed, task.settings.rounds, task.settings.lr), *partition_notes(task)]
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
     with locked(out):
-        if not can_continue(out, identity, options.overwrite):
+        for text in notes:
+            options.progress.say(f"note: {text}")
+        if can_continue(out, identity, options.overwrite):
+            options = replace(options, threads=read_json(out / "config.json")["options"]["threads"])
+            set_threads(options)
+        else:
             clear(out)
             write_head(out, parsed, task, identity, options)
         return Experiment(parsed, task, out, identity, options).run()
@@ -128,14 +140,13 @@ class Experiment:
         self.recipe, self.task, self.out, self.options = recipe, task, out, options
         self.checkpoints = Checkpoints(out / "checkpoint", identity)
         store = DirectoryStore(out / "working", task.device) if options.store == "disk" else ClientStore()
-        self.engine = LocalEngine(store, tick=self._tick)
+        self.engine = engine_for(recipe, task, options, store, self._tick)
         self.ids = personal_ids(task)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
         self.signal = 0
-        self._saved = time.monotonic()
+        self._saved, self._saved_round = time.monotonic(), -1
         self._clock = time.monotonic()
-        self._test = (task.dataset.x_test.to(task.device), task.dataset.y_test.to(task.device))
 
     def run(self) -> Run:
         total = self.task.settings.rounds
@@ -153,6 +164,7 @@ class Experiment:
                 self._checkpoint(self.server)
             raise Stopped(self.signal, self.out, len(self.rows)) from None
         finally:
+            self.engine.close()
             self.options.progress.end()
         return Run(self.out)
 
@@ -184,7 +196,7 @@ class Experiment:
 
     def _scores(self, server: Server) -> dict[str, Any]:
         net = rounds.global_net(server, self.recipe, self.task)
-        score = global_score(net, *self._test)
+        score = global_score(net, self.engine, self.task)
         own = received_score(server, self.recipe, self.task, self.engine.store, net, score, self.ids)
         values: tuple[float | None, ...] = (score.acc, score.loss, score.balanced)
         if not rounds.has_global_model(self.recipe, self.task):
@@ -199,9 +211,9 @@ class Experiment:
     # ---- the end
     def _finish(self, server: Server) -> None:
         """Figures and model files; the summary is written last, so a run with one is a finished run."""
-        outcome = Outcome(
-            server, self.recipe, self.task, self.engine, self._test, self.ids, self.out, self.options.progress.say
-        )
+        if self._saved_round != server.round:
+            self._checkpoint(server)
+        outcome = Outcome(server, self.recipe, self.task, self.engine, self.ids, self.out, self.options.progress.say)
         summary, net = outcome.figures(self.rows)
         summary["bytes_up"] = sum(r["bytes_up"] for r in self.rows)
         summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)
@@ -216,7 +228,7 @@ class Experiment:
             flush(self.out / name)
         sizes = {name: (self.out / name).stat().st_size for name in ("metrics.jsonl", "timings.jsonl")}
         self.checkpoints.save(server, self.engine.store, sizes)
-        self._saved = time.monotonic()
+        self._saved, self._saved_round = time.monotonic(), server.round
 
     def _restore(self) -> None:
         """The newest whole checkpoint; lines written after it are cut off, so no round appears twice."""
@@ -226,7 +238,7 @@ class Experiment:
         for name in ("metrics.jsonl", "timings.jsonl"):
             truncate(self.out / name, found.extra[name] if found else 0)
         if found:
-            self.server = found.server
+            self.server, self._saved_round = found.server, found.server.round
             self.engine.store.put(found.clients)
             self.engine.store.changed.clear()
             self.rows = list(read_table(self.out / "metrics.jsonl"))
@@ -263,6 +275,26 @@ class Interrupted(Exception):
     """Raised between two clients when a signal asked the run to stop."""
 
 
+def partition_notes(task: Task) -> list[str]:
+    """What a user should know about who got which data."""
+    notes = task.partition.notes
+    said = []
+    if notes.get("dropped"):
+        said.append(f"{task.partition.spec}: {notes['dropped']} training samples belong to no client and are left out")
+    if notes.get("refilled"):
+        said.append(f"{task.partition.spec}: {notes['refilled']} samples were moved to clients that had too few")
+    return [*said, task.dataset.note] if "no test part" in task.dataset.note else said
+
+
+def check_before_loading(recipe: Recipe, s: Settings) -> None:
+    """What is known of a named data set and model is enough to refuse a recipe before anything is downloaded."""
+    entry = DATASETS.get(s.data)
+    if entry is None or s.model not in MODELS or not entry.shape:
+        return
+    dim = body(s.model, entry.shape, bn=s.bn_of(s.model), seed_stream=stream(s.seed, "init")).dim
+    recipe.check(recipe, int(dim), entry.classes)  # type: ignore[arg-type]
+
+
 def check_config(config: Any, out: Path) -> None:
     """Refuse a config.json that another program, version or hand wrote."""
     parts = {"recipe": str, "settings": dict, "options": dict, "identity": dict, "format": int}
@@ -288,6 +320,18 @@ def strict(value: Any) -> Any:
     if isinstance(value, list):
         return [strict(v) for v in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def engine_for(
+    recipe: Recipe, task: Task, options: Options, store: ClientStore, tick: Callable[[int, int], None]
+) -> LocalEngine:
+    """Workers where they help: on the CPU, with more than one client a round."""
+    busy = len(task.everyone()) if recipe.trains_everyone else len(task.sampling(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(cores if options.workers is None else options.workers, busy)
+    if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
+        return LocalEngine(store, tick)
+    return PoolEngine(recipe, task, workers, store, tick)
 
 
 def set_threads(options: Options) -> None:

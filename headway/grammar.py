@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from headway.errors import RecipeError, nearest
 from headway.piece import Piece
 from headway.recipes import Recipe
 
+PLACE = "#"  # marks a value given by its place
 TERM = re.compile(r"^([a-z][a-z0-9_-]*)(?:\((.*)\))?$", re.DOTALL)
 
 
@@ -23,6 +24,7 @@ class Registry:
     pieces: Sequence[type[Piece]]
     aliases: Mapping[str, str]
     default_base: type[Piece]
+    company: Mapping[str, Callable[[Piece], Piece]] = field(default_factory=dict)  # base -> its own personalisation
 
     @property
     def by_name(self) -> dict[str, type[Piece]]:
@@ -45,6 +47,10 @@ class Registry:
             chosen[base.name] = base
         elif len(bases) > 1:
             chosen.pop(self.default_base.name, None)  # an explicit base overrides the one inside an alias
+        for name, made in self.company.items():
+            if name in chosen and not any(p.slot == "personal" for p in chosen.values()):
+                friend = made(chosen[name])
+                chosen[friend.name] = friend
         order = [p.name for p in self.pieces]
         pieces = sorted(chosen.values(), key=lambda p: order.index(p.name))
         label = re.sub(r"\s+", "", text).lower()
@@ -68,7 +74,11 @@ class Registry:
     def _hand_out(self, alias: str, pieces: list[Piece], given: dict[str, str]) -> list[Piece]:
         """Settings of an alias go to the one piece in it that has a setting of that name."""
         for key, value in given.items():
-            takers = [i for i, p in enumerate(pieces) if key in {f.name for f in fields(p)}]
+            if key.startswith(PLACE):  # a bare value goes to the piece that tells the alias from its base
+                i = max((i for i, p in enumerate(pieces) if fields(p)), default=0)
+                pieces[i] = build(type(pieces[i]), {key: value}, alias, settings_in(pieces[i]))
+                continue
+            takers = [i for i, p in enumerate(pieces) if {key, p.also.get(key)} & {f.name for f in fields(p)}]
             if len(takers) != 1:
                 known = sorted({f.name for p in pieces for f in fields(p)})
                 names = "+".join(p.name for p in pieces)
@@ -79,9 +89,12 @@ class Registry:
                     fix = nearest(key, known) if known else f"they have none; write {alias}"
                 raise RecipeError(f"{alias}({key}={value}): {why}; {fix}")
             i = takers[0]
-            kept = {f.name: getattr(pieces[i], f.name) for f in fields(pieces[i]) if f.name != key}
-            pieces[i] = build(type(pieces[i]), {key: value}, alias, kept)
+            pieces[i] = build(type(pieces[i]), {key: value}, alias, settings_in(pieces[i]))
         return pieces
+
+
+def settings_in(piece: Piece) -> dict[str, Any]:
+    return {f.name: getattr(piece, f.name) for f in fields(piece)}
 
 
 def split_terms(text: str) -> list[str]:
@@ -108,6 +121,9 @@ def settings_of(text: str, term: str) -> dict[str, str]:
     given: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals and not any(k[0] != PLACE for k in given):
+            given[f"{PLACE}{len(given)}"] = key  # a bare value, as in sphere(15): the settings in their order
+            continue
         if not equals or not key or not value:
             example = f"{key}=1" if key.isidentifier() else "mu=1"
             raise RecipeError(f"{term}: '{part}' is not a setting; write key=value, such as {example}")
@@ -122,7 +138,15 @@ def build(cls: type[Piece], given: Mapping[str, str], term: str, kept: Mapping[s
     hints = typing.get_type_hints(cls)
     known = {f.name for f in fields(cls)}
     values: dict[str, Any] = dict(kept or {})
+    order = [f.name for f in fields(cls)]
     for key, text in given.items():
+        if key.startswith(PLACE):
+            if text in known or not text:
+                example = f"{text}=1" if text.isidentifier() else "mu=1"
+                raise RecipeError(f"{term}: '{text}' is not a setting; write key=value, such as {example}")
+            place = int(key.removeprefix(PLACE))
+            key = order[place] if place < len(order) else text
+        key = cls.also.get(key, key)
         if key not in known:
             fix = nearest(key, sorted(known)) if known else f"it has none, write {cls.name}"
             raise RecipeError(f"{term}: {cls.name} has no setting '{key}'; {fix}")

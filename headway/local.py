@@ -105,7 +105,7 @@ class Local:
 
     def frozen(self, w: Tree) -> Net:
         """A copy of the net that holds w and learns nothing: a teacher, or the model of last round."""
-        return copy.deepcopy(self.net).load(w).eval().requires_grad_(False)
+        return copy.deepcopy(self.net).load(w).eval().requires_grad_(False).remembering(self.x)
 
     def prepared(self, ready: dict[str, Any]) -> Local:
         """The same client with what the pieces made ready for this round."""

@@ -29,8 +29,11 @@ def contrast(h: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
 def mmd_squared(h: Tensor, g: Tensor) -> Tensor:
     """MMD^2 of two batches [B, d] under five RBF kernels exp(-||a-b||^2 / s_i), s_i = s 2^i / 4, i = 0..4."""
     both = torch.cat([h, g])  # [2B, d]
-    gaps = (both[:, None] - both[None]).square().sum(2)  # [2B, 2B]
-    s = gaps.detach().mean() + 1e-8  # mean pairwise squared distance, no gradient
+    both = both - both.detach().mean(0)  # distances stay; norms small beside them lose nothing to rounding
+    squares = both.square().sum(1)
+    gaps = (squares[:, None] + squares[None] - 2 * both @ both.T).clamp(min=0)  # ||a - b||^2, [2B, 2B]
+    pairs = len(both) * (len(both) - 1)
+    s = gaps.detach().sum() / pairs + 1e-8  # mean pairwise squared distance, no gradient
     kernel = torch.stack([torch.exp(-gaps / (s * 2.0**i / 4)) for i in range(5)]).sum(0)
     n = len(h)
     return (kernel[:n, :n] + kernel[n:, n:] - kernel[:n, n:] - kernel[n:, :n]).mean()

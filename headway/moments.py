@@ -32,6 +32,11 @@ class Moments:
         scatter = torch.stack([p.scatter + p.n * torch.outer(p.mean - mu, p.mean - mu) for p in parts]).sum(0)
         return cls(n, mu, scatter)
 
+    def nbytes(self) -> int:
+        """As it travels: a count, the mean and half of the symmetric scatter, in float32."""
+        d = len(self.mean)
+        return 4 * (1 + d + d * (d + 1) // 2)
+
     @property
     def cov(self) -> Tensor:
         """Sigma, unbiased, [d, d]; zero for a single vector."""

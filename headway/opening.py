@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def can_continue(out: Path, identity: Mapping[str, Any], overwrite: bool) -> bool:
     """Whether the directory holds an unfinished run of this request; another run there is never overwritten."""
     if not (out / "config.json").exists():
-        foreign = [p.name for p in out.iterdir() if not p.name.startswith(".")]
+        ours = {*OWN_FILES, "checkpoint", "clients", "working"}  # what a run killed in its first moment leaves
+        foreign = [p.name for p in out.iterdir() if not p.name.startswith(".") and p.name not in ours]
         if foreign and not overwrite:
             raise CheckpointError(
                 f"out={out}: the folder is not empty ({foreign[0]}, ...) and holds no run; choose another --out"
@@ -74,6 +75,8 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
     body = ",\n ".join(json.dumps(c) for c in clients)
     notes = json.dumps(task.partition.notes)
     write_atomic(out / "partition.json", f'{json.dumps(head)[:-1]}, "notes": {notes}, "clients": [\n {body}\n]}}\n')
+    lists = ",\n ".join(json.dumps(task.sampling(t)) for t in range(task.settings.rounds))
+    write_atomic(out / "sampling.json", f"[\n {lists}\n]\n")
     config = {
         "format": FORMAT,
         "recipe": str(recipe),

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from headway import rounds
-from headway.diagnostics.accuracy import PersonalScore, curve_figures, failure, global_score
+from headway.diagnostics.accuracy import PersonalScore, curve_figures, failure, global_score, rounds_to
+from headway.local import in_body
 from headway.models.net import Net
 from headway.recipes import Recipe
 from headway.rundir import save_tensors
@@ -29,7 +28,6 @@ class Outcome:
     recipe: Recipe
     task: Task
     engine: Engine
-    test: tuple[Tensor, Tensor]
     ids: Sequence[int]  # the clients evaluated personally
     out: Path
     say: Callable[[str], None]
@@ -38,8 +36,10 @@ class Outcome:
         """The summary without sums over time, and the model the run ends with."""
         server, recipe, task = self.server, self.recipe, self.task
         net = rounds.global_net(server, recipe, task)
-        score = global_score(net, *self.test)
-        failed = failure(rows, task.classes)
+        score = global_score(net, self.engine, task)
+        judged = "global_acc" if recipe.share("head.weight") else "personal_acc"  # an untrained head is no failure
+        failed = failure(rows, task.classes, judged)
+        diverged = any(row["diverged"] for row in rows)
         shared = rounds.has_global_model(recipe, task)
         summary: dict[str, Any] = {
             "recipe": str(recipe),
@@ -48,15 +48,19 @@ class Outcome:
             "rounds": server.round,
             "failed": failed,
             "global_acc": score.acc if shared else None,
-            **curve_figures([r["global_acc"] for r in rows if r["global_acc"] is not None]),
+            **curve_figures(rows),
+            "rounds_to": rounds_to(rows),
             "global_loss": score.loss if shared else None,
             "balanced_acc": score.balanced if shared else None,
             "per_class": score.per_class if shared else None,
         }
-        if recipe.acting("calibrate") and not failed:
+        if recipe.acting("calibrate") and not diverged:
             self.say("calibrating")
-            net = rounds.finish(server, recipe, task, self.engine)
-            after = global_score(net, *self.test)
+            sizes: list[int] = []
+            net = rounds.finish(server, recipe, task, self.engine, sizes)
+            summary["survey_bytes_up"] = sum(sizes)
+            summary["survey_bytes_down"] = len(sizes) * (server.w.only(in_body).nbytes() + server.stats.nbytes())
+            after = global_score(net, self.engine, task)
             summary["global_acc"] = after.acc
             summary["calibrated"] = {
                 "before": score.acc,
@@ -65,12 +69,12 @@ class Outcome:
                 "balanced_acc": after.balanced,
                 "per_class": after.per_class,
             }
-        return summary | self.personal(failed), net
+        return summary | self.personal(diverged), net
 
-    def personal(self, failed: str | None) -> dict[str, Any]:
+    def personal(self, diverged: bool = False) -> dict[str, Any]:
         """The clients' own models on their own tests, after whatever makes them personal."""
         server, recipe, task = self.server, self.recipe, self.task
-        if not self.ids or failed:
+        if not self.ids or diverged:
             return {"personal": None}
         self.say("personal models")
         phases = rounds.personal_phases(recipe, task)
@@ -111,4 +115,4 @@ class Outcome:
             return {}
         w = self.server.w | rounds.mean_of_personal([c.personal for c in clients])
         net = rounds.global_net(replace(self.server, w=w), self.recipe, self.task)
-        return {"global_acc_mean_of_personal": global_score(net, *self.test).acc}
+        return {"global_acc_mean_of_personal": global_score(net, self.engine, self.task).acc}

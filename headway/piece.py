@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -78,6 +78,9 @@ class Piece:
     everyone: ClassVar[bool] = False  # all clients train every round, whatever the sampling
     pools: ClassVar[bool] = False  # all data belong to one client
     needs_server: ClassVar[bool] = False  # means nothing where clients never meet
+    needs_global: ClassVar[bool] = False  # compares with the global body: means nothing where none is shared
+    personal_as_received: ClassVar[bool] = False  # clients' own models need no further training
+    also: ClassVar[dict[str, str]] = {}  # other names of settings, as papers and tables write them
     moves_classifier: ClassVar[bool] = False  # means nothing where the classifier is frozen
 
     def __post_init__(self) -> None:
@@ -92,6 +95,11 @@ class Piece:
     @own
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
         """Raise RecipeError when this piece cannot work here."""
+
+    @own
+    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
+        """Sentences for a user who may not mean this; raise RecipeError for what cannot work at these settings."""
+        return []
 
     # ---- what is remembered: by the server from round 0, by a client from its first round
     @own
@@ -188,8 +196,8 @@ class Piece:
         return {}
 
     @one
-    def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
-        return net  # on the server, on a copy of the global model
+    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
+        return net  # on the server, on a copy of the global model; all surveys are taken in before the net is changed
 
     @one
     def personalise(self, epochs: int, lr: float) -> list[Phase]:

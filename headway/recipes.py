@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -126,9 +126,9 @@ class Recipe(Piece):
         p = self.decider("own_model")
         return p.own_model(kept.get(p.name, {}))
 
-    def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
+    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
         p = self.decider("calibrate")
-        return p.calibrate(net, [s.get(p.name, {}) for s in surveys], rng)
+        return p.calibrate(net, (s.get(p.name, {}) for s in surveys), rng)
 
     # chain
     def lift(self, h: Tensor, y: Tensor, local: Local) -> Tensor:
@@ -181,6 +181,9 @@ class Recipe(Piece):
         for p in self.acting("check"):
             p.check(recipe, dim, classes)
 
+    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
+        return [text for p in self.acting("advise") for text in p.advise(recipe, rounds, lr)]
+
     def init_server(self, w: Tree, dim: int, classes: int) -> Notes:
         return {p.name: p.init_server(w, dim, classes) for p in self.acting("init_server")}
 
@@ -226,3 +229,8 @@ def summary_line(piece: Piece | type[Piece]) -> str:
     cls = piece if isinstance(piece, type) else type(piece)
     module = inspect.getmodule(cls)
     return " ".join(((module and inspect.getdoc(module)) or "").split("\n\n")[0].split())
+
+
+def idea_line(piece: Piece | type[Piece]) -> str:
+    """What the piece does, in one line: the first of its class's docstring."""
+    return (inspect.getdoc(piece if isinstance(piece, type) else type(piece)) or "").split("\n")[0]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from headway.local import Phase, in_body
 from headway.models.net import Net
 from headway.recipes import Recipe
-from headway.state import Broadcast, Report, Server
+from headway.state import Broadcast, Report, Server, nbytes
 from headway.tree import Tree, mean, stream
 
 if TYPE_CHECKING:
@@ -93,13 +93,19 @@ def global_net(server: Server, recipe: Recipe, task: Task) -> Net:
     return task.net(recipe).load(shown.w, shown.stats, recipe.equip(sent, None)).eval()
 
 
-def finish(server: Server, recipe: Recipe, task: Task, engine: Engine) -> Net:
-    """After the last round: survey every client, calibrate a copy of the global model."""
+def finish(server: Server, recipe: Recipe, task: Task, engine: Engine, sizes: list[int] | None = None) -> Net:
+    """After the last round: survey every client, calibrate a copy of the global model; `sizes` gets bytes a survey."""
     net = global_net(server, recipe, task)
     if not recipe.acting("calibrate"):
         return net
-    surveys = engine.survey(recipe, task, net)
-    return recipe.calibrate(net, surveys, stream(task.seed, "finish")).eval()
+
+    def weighed() -> Iterator[dict[str, Any]]:
+        for survey in engine.survey(recipe, task, net):
+            if sizes is not None:
+                sizes.append(nbytes(survey))
+            yield survey
+
+    return recipe.calibrate(net, weighed(), stream(task.seed, "finish")).eval()
 
 
 def personal_phases(recipe: Recipe, task: Task) -> list[Phase]:
@@ -110,7 +116,8 @@ def personal_phases(recipe: Recipe, task: Task) -> list[Phase]:
     """
     if recipe.acting("personalise"):
         return recipe.personalise(task.epochs, task.lr(0))
-    return [] if has_own_model(recipe, task) else recipe.phases(task.epochs)
+    as_received = any(p.personal_as_received for p in recipe.pieces)
+    return [] if as_received or has_own_model(recipe, task) else recipe.phases(task.epochs)
 
 
 def has_own_model(recipe: Recipe, task: Task) -> bool:

@@ -18,7 +18,7 @@ import filelock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 
-from headway.errors import CheckpointError, DiskError, HeadwayError
+from headway.errors import CheckpointError, DiskError, HeadwayError, nearest
 from headway.tree import Tree
 from headway.values import write_atomic
 
@@ -35,6 +35,7 @@ OWN_FILES = (
     "timings.jsonl",
     "summary.json",
     "model.safetensors",
+    "sampling.json",
 )
 
 
@@ -42,7 +43,12 @@ class Table(list[dict[str, Any]]):
     """Rows of a metrics file; `table["global_acc"]` is a column."""
 
     def __getitem__(self, key: Any) -> Any:
-        return [row.get(key) for row in self] if isinstance(key, str) else super().__getitem__(key)
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        known = {name for row in self for name in row}
+        if key not in known:
+            raise KeyError(f"there is no column '{key}'; {nearest(key, sorted(known))}")
+        return [row.get(key) for row in self]
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,12 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return read_json(self.path / "summary.json")
+        found = read_json(self.path / "summary.json")
+        if not isinstance(found, dict) or "failed" not in found:
+            raise CheckpointError(
+                f"{self.path / 'summary.json'} is damaged: it is not a run's; run again into another --out"
+            )
+        return found
 
     @cached_property
     def metrics(self) -> Table:

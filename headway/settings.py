@@ -25,7 +25,7 @@ class Settings(BaseModel):
     test_size: Count | None = Field(None, description="take a fixed subset of this many test samples")
     model: str = Field("auto", description="a model of `headway list models`, or file.py:Name of your own")
     weights: str | None = Field(None, description="safetensors file the body starts from")
-    bn: Literal["running", "batch", "group"] = Field("running", description="normalisation layers")
+    bn: Literal["auto", "running", "batch", "group"] = Field("auto", description="normalisation; auto: as published")
     normalise: Literal["dataset", "half", "imagenet", "none"] = Field("dataset", description="input statistics")
     augment: str = Field("none", description="crop(4)+flip, cutout(16), rotate(15)")
     partition: str = Field("dir(0.1)", description="iid, dir(a), shard(s), classes(n), natural, or a saved file")
@@ -59,6 +59,12 @@ class Settings(BaseModel):
     def _decay_parses(cls, value: str) -> str:
         parse_decay(value)
         return value
+
+    def bn_of(self, model: str) -> str:
+        """The normalisation this model gets: what its paper used, unless the user says otherwise."""
+        from headway.models import MODELS
+
+        return (MODELS[model].bn if model in MODELS else "running") if self.bn == "auto" else self.bn
 
     def lr_at(self, t: int) -> float:
         """eta_t, a function of the round alone (D7)."""

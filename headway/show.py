@@ -23,7 +23,7 @@ from headway.errors import CheckpointError, ConfigError, RecipeError, nearest
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
-from headway.recipes import Recipe, explain, summary_line
+from headway.recipes import Recipe, explain, idea_line, summary_line
 from headway.rundir import Run, read_json
 from headway.settings import Settings
 from headway.state import Broadcast
@@ -126,8 +126,9 @@ def _pieces() -> list[dict[str, Any]]:
             "name": p.name,
             "slot": p.slot,
             "settings": {f.name: {"default": f.default, "about": f.metadata.get("about", "")} for f in fields(p)},
-            "about": summary_line(p),
+            "about": idea_line(p),
             "paper": p.paper,
+            "citation": summary_line(p),
         }
         for p in REGISTRY.pieces
     ]
@@ -221,9 +222,16 @@ def travels(recipe: Recipe) -> dict[str, list[str]]:
         "down": parts(list(cast.w)) + notes["down"],
         "up": parts(list(report.w)) + notes["up"],
         "stays": parts(list(client.personal)) + notes["stays"],
-        "frozen": [name for name in net.frozen() if name != "head.scale"],
-        "once": [f"{p}: {len(a)} answers a client, one a class" for p, a in asked.items()],
+        "frozen": [name for name in net.frozen() if not name.endswith(".scale")],
+        "once": [f"{p}: {what_is_asked(a)}" for p, a in asked.items()],
     }
+
+
+def what_is_asked(answer: dict[str, Any]) -> str:
+    """A survey in words: its parts by name, or one answer a class."""
+    if all(key.isdigit() for key in answer):
+        return "count, mean and covariance of each class"
+    return " and ".join(answer)
 
 
 def parts(names: Sequence[str]) -> list[str]:

@@ -83,4 +83,5 @@ def nbytes(value: object) -> int:
         return sum(nbytes(v) for v in value)
     if isinstance(value, bool | int | float):
         return 4
-    return 0
+    weight = getattr(value, "nbytes", None)  # a value that knows how it travels
+    return int(weight()) if callable(weight) else 0

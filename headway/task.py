@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,6 +161,10 @@ class Task:
     def fingerprint(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued here."""
         hashes = {"data_hash": self.dataset.hash(), "partition_hash": self.partition.hash()}
+        files = {"weights": self.settings.weights, "model": self.settings.model.rpartition(":")[0]}
+        for name, path in files.items():
+            if path and Path(path).is_file():
+                hashes[f"{name}_hash"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         return self.settings.model_dump() | hashes
 
 
@@ -183,6 +188,8 @@ def build(
     if partition is None:
         partition = draw(s.partition, labels, s.clients, s.seed, classes=dataset.classes, group=groups["group"])
     local = split(partition, s.local_test, labels, test_labels, s.seed, **groups)
+    if partition.spec == "natural" and s.local_test == "shard" and dataset.group_test is not None:
+        dataset, local = chosen_tests(dataset, local)
     if s.merge_test:
         positions = torch.from_numpy(np.ascontiguousarray(local.test.index))
         dataset = replace(dataset, x_test=dataset.x[positions], y_test=dataset.y[positions])
@@ -200,6 +207,16 @@ def build(
     )  # fmt: skip
 
 
+def chosen_tests(dataset: Dataset, local: Split) -> tuple[Dataset, Split]:
+    """The global test set of a natural partition: the union of its clients' own test parts."""
+    union = np.sort(local.test.index)
+    renumbered = Lists(np.searchsorted(union, local.test.index).astype(np.int64), local.test.offsets)
+    i = torch.from_numpy(union)
+    group = None if dataset.group_test is None else dataset.group_test[i]
+    chosen = replace(dataset, x_test=dataset.x_test[i], y_test=dataset.y_test[i], group_test=group)
+    return chosen, replace(local, test=renumbered)
+
+
 def auto_model(dataset: Dataset) -> str:
     """A small model that fits: an MLP for tables and tiny images, a two-layer CNN for the rest."""
     return "mlp" if len(dataset.shape) != 3 or min(dataset.shape[1:]) < 16 else "mcmahan_cnn"
@@ -209,7 +226,7 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
     """How to build the body at its first weights: from the registry, or from the user's own module."""
 
     def from_registry() -> tuple[nn.Module, dict[str, Any]]:
-        body = models.body(name, d.shape, bn=s.bn, seed_stream=stream(s.seed, "init"))
+        body = models.body(name, d.shape, bn=s.bn_of(name), seed_stream=stream(s.seed, "init"))
         entry = models.MODELS[name]
         return body, {"bias": entry.bias, "init": entry.init_head}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -104,8 +105,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        temp.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temp.unlink(missing_ok=True)
         raise DiskError(
-            f"{path.name} could not be written to {path.parent} ({error.strerror}); "
+            f"{path.name} cannot be written to {path.parent} ({error.strerror}); "
             f"free space or choose another --out, and what was there before is still whole"
         ) from error

@@ -352,7 +352,7 @@ def test_help_of_every_command():
 def test_headway_alone_shows_its_help():
     end = headway()
     assert (end.code, end.err) == (0, "")
-    assert end.out.startswith("Usage: headway [OPTIONS] COMMAND")
+    assert end.out.startswith("Usage: headway [OPTIONS] [COMMAND]")
 
 
 def test_ctrl_c_outside_a_run_ends_with_130(monkeypatch):

@@ -76,7 +76,7 @@ def test_a_run_leaves_these_files_and_no_others(made):
     found = {p.name for p in made("fedavg").iterdir() if not p.name.startswith(".")}
     assert found == {
         "config.json", "partition.json", "metrics.jsonl", "timings.jsonl", "summary.json", "model.safetensors",
-        "checkpoint",
+        "checkpoint", "sampling.json",
     }  # fmt: skip
 
 

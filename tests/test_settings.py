@@ -50,7 +50,7 @@ def test_settings_do_not_change_once_made():
         ({"batch_size": 10**20}, f"batch_size={10**20}: batch_size must be a whole number from 1 to 1,000,000,000"),
         ({"seed": -1}, "seed=-1: seed must be a whole number of at least 0"),
         ({"merge_test": "maybe"}, "merge_test=maybe: merge_test must be true or false"),
-        ({"bn": "none"}, "bn=none: bn must be one of running, batch, group"),
+        ({"bn": "none"}, "bn=none: bn must be one of auto, running, batch, group"),
         ({"aggregation": "median"}, "aggregation=median: aggregation must be one of weighted, uniform"),
         ({"data": None}, "data=None: data must be text"),
         ({"lr_decay": 2}, "lr_decay=2: the factor must be above 0 and at most 1, such as 0.99"),

@@ -135,7 +135,7 @@ def test_a_frozen_head_neither_travels_nor_stays():
 
 
 def test_what_is_asked_once_at_the_end_is_told():
-    assert show.travels(recipe("ccvr"))["once"] == ["ccvr: 3 answers a client, one a class"]
+    assert show.travels(recipe("ccvr"))["once"] == ["ccvr: count, mean and covariance of each class"]
 
 
 # ---- lists

@@ -41,8 +41,9 @@ def build(
     if x_test is None or y_test is None:
         if group_test is not None:
             raise DataError(f"{name} has group_test but no x_test: give the test samples too, or drop it")
-        train, test = holdout(name, y)
-        notes.append(f"20 % held out as test set, fixed by the name {name}")
+        train, test = holdout(name, y, group)
+        of = "" if group is None else " of every client"
+        notes.append(f"{name} has no test part: 20 %{of} held out, the same ones every time")
         x, x_test, y, y_test = x[train], x[test], y[train], y[test]
         group, group_test = (None, None) if group is None else (group[train], group[test])
     else:
@@ -209,9 +210,13 @@ def normaliser(name: str, x: Array, scale: float) -> tuple[tuple[float, ...], tu
     return mean, tuple(s or 1.0 for s in std)
 
 
-def holdout(name: str, y: Array, fraction: float = 0.2) -> tuple[Array, Array]:
-    """Indices of a fixed train and test part, in order; each class with two samples or more is in both."""
-    train, test = split_each(y, fraction, stream("holdout", name))
+def holdout(name: str, y: Array, group: Array | None = None, fraction: float = 0.2) -> tuple[Array, Array]:
+    """Indices of a fixed train and test part, in order; each class (or, where there are groups, each group) with two
+    samples or more is in both, and no class is in the test part alone."""
+    by = y if group is None else np.unique(group, return_inverse=True)[1].reshape(-1)
+    train, test = split_each(by, fraction, stream("holdout", name))
+    alone = np.isin(y[test], np.setdiff1d(y[test], y[train]))
+    train, test = np.sort(np.concatenate([train, test[alone]])), test[~alone]
     if not len(test):
         raise DataError(f"{name} has no test part and no class with two samples to hold one out: add samples")
     return train, test

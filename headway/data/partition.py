@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy.typing as npt
 
 from headway.data import partition_draws as draws
 from headway.data.partition_spec import PARTITIONS, parse
-from headway.errors import DiskError, PartitionError
+from headway.errors import PartitionError
+from headway.values import write_atomic
 
 __all__ = ["PARTITIONS", "Lists", "Partition", "checked_labels", "describe", "draw", "lists_of"]
 
@@ -103,7 +103,7 @@ class Partition(_PerClient):
         if labels is not None:
             body["counts"] = self.counts(labels).tolist()
         body["checksum"] = _checksum(body)
-        _write(Path(path), json.dumps(body))
+        write_text(Path(path), json.dumps(body))
 
     @classmethod
     def load(cls, path: Path, labels: npt.NDArray[Any]) -> Partition:
@@ -119,7 +119,8 @@ class Partition(_PerClient):
             raise PartitionError(f"partition file '{path}' is not JSON; draw the partition again") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise PartitionError(
-                f"partition file '{path}' is not a partition saved by this version; draw the partition again"
+                f"partition file '{path}' holds no saved partition (a run's own file has counts, not indices); "
+                "save one with `headway partition --out`"
             )
         damaged = PartitionError(
             f"partition file '{path}' is damaged or was edited (its checksum differs); draw it again"
@@ -290,24 +291,8 @@ def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _write(path: Path, text: str) -> None:
-    """Temporary file, fsync, rename: a crash leaves the old file or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all, in a folder made for it if need be."""
+    with contextlib.suppress(OSError):  # the write itself says what is wrong
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise DiskError(
-            f"partition file '{path}' cannot be written ({error.strerror or error}); free space or check the folder"
-        ) from error
+    write_atomic(path, text)

@@ -17,7 +17,7 @@ from headway.state import Client, Server
 from headway.tree import stream
 
 if TYPE_CHECKING:
-    from headway.engine import ClientStore
+    from headway.engine import ClientStore, Engine
     from headway.task import Task
 
 
@@ -47,8 +47,10 @@ def right_answers(net: Net, x: Tensor, y: Tensor, personal: bool = False) -> tup
     return z.argmax(1) == y, float(F.cross_entropy(z, y))
 
 
-def global_score(net: Net, x: Tensor, y: Tensor) -> GlobalScore:
-    right, loss = right_answers(net, x, y)
+def global_score(net: Net, engine: Engine, task: Task) -> GlobalScore:
+    """The net on the global test set, in as many hands as the engine has."""
+    z, y = engine.logits(task, net), task.dataset.y_test.to(task.device)  # [N, C], [N]
+    right, loss = z.argmax(1) == y, float(F.cross_entropy(z, y))
     totals = torch.bincount(y, minlength=net.classes)
     hits = torch.bincount(y[right], minlength=net.classes)
     per_class = [int(h) / int(t) if t else None for h, t in zip(hits, totals, strict=True)]
@@ -137,25 +139,36 @@ def shared_answers(task: Task, net: Net, score: GlobalScore, ids: Sequence[int])
     return {k: int(a.sum()) for k, a in zip(ids, np.split(answers.cpu().numpy(), cuts), strict=True)}
 
 
-def curve_figures(accs: Sequence[float]) -> dict[str, float | None]:
-    """last, best, and the means of the last 5 and 50 evaluations of a curve."""
-    tail = list(accs)
-    if not tail:
+def curve_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """last, best, and the means over the last 5 and 50 rounds, of those that were evaluated."""
+    scored = [(row["round"], row["global_acc"]) for row in rows if row["global_acc"] is not None]
+    if not scored:
         return {"last": None, "best": None, "last5": None, "last50": None}
-    return {
-        "last": tail[-1],
-        "best": max(tail),
-        "last5": sum(tail[-5:]) / len(tail[-5:]),
-        "last50": sum(tail[-50:]) / len(tail[-50:]),
-    }
+    end = scored[-1][0]
+
+    def window(size: int) -> float:
+        inside = [acc for t, acc in scored if t > end - size]
+        return sum(inside) / len(inside)
+
+    best = max(acc for _, acc in scored)
+    return {"last": scored[-1][1], "best": best, "last5": window(5), "last50": window(50)}
 
 
-def failure(rows: Sequence[dict[str, Any]], classes: int) -> str | None:
+def rounds_to(rows: Sequence[dict[str, Any]]) -> dict[str, int | None]:
+    """The first round at which the global accuracy reached each target; None for never."""
+    reached: dict[str, int | None] = {}
+    for target in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
+        hits = (row["round"] for row in rows if row["global_acc"] is not None and row["global_acc"] >= target)
+        reached[f"{target:g}"] = next(hits, None)
+    return reached
+
+
+def failure(rows: Sequence[dict[str, Any]], classes: int, judged: str = "global_acc") -> str | None:
     """Why a run counts as failed (D15): a loss that is no number, or accuracy at chance to the end."""
     for row in rows:
         if row["diverged"]:
             return f"the loss is not finite from round {row['round']} on"
-    scored = [row["global_acc"] for row in rows if row["global_acc"] is not None]
+    scored = [row[judged] for row in rows if row[judged] is not None]
     tail = scored[-max(1, len(scored) // 10) :]
     if tail and len(scored) >= 10 and all(abs(a - 1 / classes) <= 0.01 for a in tail):
         return f"the accuracy stayed within 1 point of chance for the last {len(tail)} evaluations"

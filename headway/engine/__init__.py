@@ -1,6 +1,7 @@
 """Where clients run. An engine moves values and knows no method."""
 
 from headway.engine.local import Engine, LocalEngine, PersonalResult
+from headway.engine.pool import PoolEngine
 from headway.engine.store import ClientStore, DirectoryStore
 
-__all__ = ["ClientStore", "DirectoryStore", "Engine", "LocalEngine", "PersonalResult"]
+__all__ = ["ClientStore", "DirectoryStore", "Engine", "LocalEngine", "PersonalResult", "PoolEngine"]

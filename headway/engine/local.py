@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 from headway.client import first_client, personal_net, train_client
 from headway.diagnostics.accuracy import right_answers
 from headway.engine.store import ClientStore
 from headway.local import Phase
-from headway.models.net import Net
+from headway.models.net import Net, chunks
 from headway.recipes import Recipe
 from headway.state import Broadcast, Client, Report
 from headway.tree import Tree
@@ -42,7 +43,9 @@ class Engine(Protocol):
 
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]: ...
     def commit(self) -> None: ...
-    def survey(self, recipe: Recipe, task: Task, net: Net) -> list[dict[str, Any]]: ...
+    def logits(self, task: Task, net: Net) -> Tensor: ...
+    def close(self) -> None: ...
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]: ...
     def personal(
         self,
         recipe: Recipe,
@@ -80,15 +83,15 @@ class LocalEngine:
         self.store.put(self._pending)
         self._pending = []
 
-    @torch.no_grad()
-    def survey(self, recipe: Recipe, task: Task, net: Net) -> list[dict[str, Any]]:
-        answers = []
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
+        """One client's answer after another: whoever pools them need not hold them all."""
         for k in range(len(task.data)):
             self.tick(k, len(task.data))
             x, y = task.data[k]
             if len(y):
-                answers.append(recipe.survey(net, x, y))
-        return answers
+                with torch.no_grad():
+                    answer = recipe.survey(net, x, y)
+                yield answer
 
     def personal(
         self,
@@ -101,9 +104,27 @@ class LocalEngine:
     ) -> Iterator[PersonalResult]:
         for done, k in enumerate(ids):
             self.tick(done, len(ids))
-            x, y = task.test(k)
-            correct: dict[str, int] = {}
-            for stage, net in personal_net(recipe, task, cast, self.client(recipe, task, cast, k), phases):
-                correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum())
-                tensors = net.tensors() if keep else Tree()
-            yield PersonalResult(k, len(y), correct, tensors)
+            yield evaluate_personal(recipe, task, cast, self.client(recipe, task, cast, k), phases, keep)
+
+    @torch.no_grad()
+    def logits(self, task: Task, net: Net) -> Tensor:
+        """The net's answers to the global test set, [N, C]; in fixed chunks, so that they never depend on who asks."""
+        net.eval()
+        x = task.dataset.x_test.to(task.device)
+        return torch.cat([net(part) for part in chunks(x)])[: len(x)]
+
+    def close(self) -> None:
+        """Nothing to end here."""
+
+
+def evaluate_personal(
+    recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase], keep: bool
+) -> PersonalResult:
+    """One client's own model through its stages, each on the client's own test data."""
+    x, y = task.test(client.id)
+    correct: dict[str, int] = {}
+    tensors = Tree()
+    for stage, net in personal_net(recipe, task, cast, client, phases):
+        correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum())
+        tensors = net.tensors() if keep else tensors
+    return PersonalResult(client.id, len(y), correct, tensors)

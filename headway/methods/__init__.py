@@ -32,7 +32,7 @@ from headway.methods.finetune import Finetune
 from headway.methods.fn import FN
 from headway.methods.gmv import GMV
 from headway.methods.lgfedavg import LGFedAvg
-from headway.methods.linear import Linear, NoBias
+from headway.methods.linear import CE, All, Linear, NoBias
 from headway.methods.local_only import LocalOnly
 from headway.methods.mmd import MMD
 from headway.methods.moon import Moon
@@ -58,11 +58,11 @@ REGISTRY = Registry(
         # head
         Linear, NoBias, FN, Babu, ETF, ETFProj, Sphere, ClsNorm, Cosine, Proto,
         # loss
-        Balanced, Restricted, MSE, DotReg,
+        CE, Balanced, Restricted, MSE, DotReg,
         # reg
         Prox, ClsProx, FeatNorm, Moon, MMD, NTD, ProtoAlign, GMV,
         # share
-        FedPer, FedRep, LGFedAvg, OwnModel, FedRoD, FedTC,
+        All, FedPer, FedRep, LGFedAvg, OwnModel, FedRoD, FedTC,
         # post
         Spread,
         # personal
@@ -88,12 +88,17 @@ REGISTRY = Registry(
         "spherefed-mse": "fedavg+sphere+mse",
         "fednh": "fedavg+proto",
         "fedproto": "fedavg+ownmodel+protoalign",
+        "body": "fedper",
+        "head": "lgfedavg",
+        "ema_proto": "proto",
+        "phead": "fedrod",
         "dual": "fedrod",
         "twin": "fedtc",
         "ft": "finetune",
         "alg2": "algorithm2",
     },
     default_base=FedAvg,
+    company={"perfedavg": lambda p: OneStep(lr=getattr(p, "alpha", None))},
 )  # fmt: skip
 
 

@@ -24,10 +24,11 @@ class Algorithm2(Piece):
     """First {u, beta}; then T_p times {V, beta} and {p, beta}, V thawed and not normalised again; plain CE throughout.
 
     T_p, E and the rates are the official code's, the paper gives none. `compat` follows that code where it differs from
-    the paper: stage 0 trains all under the balanced loss, and beta rests in the other stages.
+    the paper: stage 0 trains {u, p, beta} under the balanced loss, and beta rests in the other stages.
     """
 
     name, slot, paper = "algorithm2", "personal", "li2023fedetf"
+    also = {"t_p": "turns", "e": "epochs"}  # noqa: RUF012
     turns: int = setting(20, "T_p, turns of stages A and B", ge=0)
     epochs: int | None = setting(None, "E of every stage; the task's epochs when not given", ge=1)
     lr_v: float = setting(0.1, "learning rate of stage A", gt=0)
@@ -45,7 +46,7 @@ class Algorithm2(Piece):
         E = self.epochs or epochs
         beta = "" if self.compat else BETA
         if self.compat:
-            stages = [Phase(E, trains=everything, stage="0")]
+            stages = [Phase(E, trains=lambda n: n != V, stage="0")]
         else:
             stages = [Phase(E, trains=lambda n: in_body(n) or n == BETA, loss="ce", stage="0")]
         for turn in range(1, self.turns + 1):

@@ -12,14 +12,19 @@ from headway.tree import Tree
 class Ditto(Piece):
     """Beside the federation each client trains a model of its own, v_k, pulled to the model it received."""
 
-    name, slot, paper = "ditto", "personal", "li2021ditto"
+    name, slot, paper, needs_server = "ditto", "personal", "li2021ditto", True
+    also = {"lambda": "pull"}  # noqa: RUF012
     pull: float = setting(0.75, "lambda", ge=0)
 
     def init_client(self, w: Tree) -> dict[str, Any]:
         return {"v": w}
 
+    def prepare(self, local: Local) -> dict[str, Any]:  # before w trains: what v does not hold yet starts as received
+        return {"received": local.net.params().copy() | local.net.stats()}
+
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {}, {"v": local.fit(local.kept["v"], self.pull)}  # v <- v - eta (grad f(v) + lambda (v - w^t))
+        start = local.ready["received"] | local.kept["v"]
+        return {}, {"v": local.fit(start, self.pull)}  # v <- v - eta (grad f(v) + lambda (v - w^t))
 
     def own_model(self, kept: dict[str, Any]) -> Tree:
         v: Tree = kept.get("v", Tree())

@@ -17,10 +17,19 @@ class ETF(Piece):
     """A fixed simplex classifier for everybody. The paper never defines beta_E; here it is every row's norm."""
 
     name, slot, paper = "etf", "head", "huang2023etf"
+    also = {"beta_e": "scale"}  # noqa: RUF012
     scale: float = setting(1.0, "beta_E, the norm of every class vector", gt=0)
 
     def head(self) -> dict[str, Any]:  # z_c = beta_E v_c . h, v_c frozen
         return {"weights": "frozen_etf", "wnorm": "unit", "scale": self.scale, "bias": False}
+
+    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
+        bounded = recipe.head().get("feat") == "l2" and self.scale <= 1
+        return (
+            [f"etf(scale={self.scale:g}) on unit features bounds the logits and underfits; use a scale"]
+            if bounded
+            else []
+        )
 
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
         if dim < classes - 1:

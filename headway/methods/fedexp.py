@@ -14,7 +14,7 @@ class FedExP(Piece):
     """The server steps further when client updates disagree; it predicts with the mean of the last two iterates."""
 
     name, slot, paper = "fedexp", "base", "jhunjhunwala2023fedexp"
-    eps: float = setting(1e-3, "eps", ge=0)
+    eps: float = setting(1e-3, "eps", gt=0)
     average: bool = setting(True, "evaluate (w^{t+1} + w^t) / 2; training goes on from w^{t+1}")
 
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:

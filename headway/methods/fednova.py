@@ -1,16 +1,22 @@
 """FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (Wang et al., 2020)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from headway.errors import RecipeError
 from headway.local import Batch, Local
 from headway.piece import Piece, setting
 from headway.state import Report
 from headway.tree import Tree, mean
+
+if TYPE_CHECKING:
+    from headway.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,13 @@ class FedNova(Piece):
     gmf: float = setting(0.0, "slow momentum on the server", ge=0, lt=1)
     mu: float = setting(0.0, "proximal term of the local solver", ge=0)
 
+    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
+        if lr * self.mu >= 1:
+            raise RecipeError(
+                f"fednova(mu={self.mu:g}): eta mu = {lr * self.mu:g} must be below 1; use a smaller mu or lr"
+            )
+        return []
+
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
         return {"buf": w.zeros()} if self.gmf else {}
 
@@ -29,14 +42,18 @@ class FedNova(Piece):
 
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
         a, q = local.k_eff.map(lambda v: torch.where(v.isinf(), 1.0, v)), local.lr * self.mu  # untrained: any number
-        return {"a": a.map(lambda v: (1 - (1 - q) ** v) / q) if q else a}, {}  # a_k; proximal: (1 - (1-q)^tau) / q
+        a = a.map(lambda v: (1 - (1 - q) ** v) / q) if q else a  # a_k; proximal: (1 - (1-q)^tau) / q
+        return {"a": a, "eta": local.lr} if self.gmf else {"a": a}, {}
 
     def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
         tau_eff = mean([r.sent["a"] for r in reports], p)  # sum_k p_k a_k
         return w + tau_eff * mean([(r.w - w) / r.sent["a"] for r in reports], p)
 
+    def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:
+        return kept | {"eta": reports[0].sent["eta"]} if self.gmf else kept
+
     def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
         if not self.gmf:
             return w_new, kept
-        buf = self.gmf * kept["buf"] + (w_new - w)  # in units of the update: eta cancels
-        return w + buf, {"buf": buf}
+        buf = self.gmf * kept["buf"] + (w_new - w) / kept["eta"]  # buf <- gmf buf + update / eta_t
+        return w + kept["eta"] * buf, {"buf": buf}

@@ -11,6 +11,7 @@ class FedRep(Piece):
     """Personal heads; each round trains the head on the received body, then the body under that head."""
 
     name, slot, paper = "fedrep", "share", "collins2021fedrep"
+    also = {"e_h": "head_epochs", "e_b": "body_epochs"}  # noqa: RUF012
     head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1)
     body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1)
 

@@ -20,7 +20,7 @@ def private(name: str) -> bool:
 class FedRoD(Piece):
     """A generic head G under the balanced softmax, and a private residual P on detached features."""
 
-    name, slot, paper = "fedrod", "share", "chen2022fedrod"
+    name, slot, paper, personal_as_received = "fedrod", "share", "chen2022fedrod", True
     gamma: float = setting(1.0, "gamma, power of the class prior", ge=0)
     absent: str = setting("floor1", "what a count of zero becomes", choices=("floor1", "eps", "mask"))
     private: str = setting(

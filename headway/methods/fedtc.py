@@ -26,7 +26,7 @@ class FedTC(Piece):
     Algorithm 1, line 13 overwrites phi_k; text, abstract and Figure 2 retain it, and so does this piece.
     """
 
-    name, slot, paper = "fedtc", "share", "liu2023fedtc"
+    name, slot, paper, personal_as_received = "fedtc", "share", "liu2023fedtc", True
     head_lr: float = setting(0.01, "eta_c / eta_e", gt=0)
     overwrite: bool = setting(False, "the ablation: Algorithm 1, line 13 taken at its word, phi_k <- phi")
 

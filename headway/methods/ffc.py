@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,18 @@ class FFC(Piece):
     """Ridge regression of one-hot labels on unit features, from sums that clients send: exact, whatever the split."""
 
     name, slot, paper, needs_server = "ffc", "calib", "dong2022spherefed", True
-    ridge: float = setting(1e-6, "lambda, times the mean of A's diagonal", ge=0)
+    also = {"lambda": "ridge"}  # noqa: RUF012
+    ridge: float = setting(1e-6, "lambda, times the mean of A's diagonal", gt=0)
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
         z = torch.nn.functional.normalize(net.embedding_of(x), dim=1).double()  # [n_k, d]
         return {"A": z.T @ z, "B": z.T @ one_hot(y, net.classes).double()}  # [d, d], [d, C]
 
-    def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
-        A, B = (torch.stack([s[key] for s in surveys]).sum(0) for key in ("A", "B"))
+    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
+        totals: dict[str, Tensor] = {}
+        for survey in surveys:
+            totals = {key: totals[key] + part if totals else part for key, part in survey.items()}
+        A, B = totals["A"], totals["B"]
         ridge = self.ridge * A.trace() / len(A)
         W = torch.linalg.solve(A + ridge * torch.eye(len(A), dtype=A.dtype, device=A.device), B).T  # [C, d]
         return set_classifier(net, W.float(), feat="l2")  # W^T = (sum A_k + lambda I)^-1 sum B_k

@@ -15,6 +15,7 @@ class Finetune(Piece):
     """All parameters move, a frozen classifier included."""
 
     name, slot, paper = "finetune", "personal", "oh2022fedbabu"
+    also = {"lr_factor": "factor"}  # noqa: RUF012
     epochs: int = setting(5, "epochs on the client's own data", ge=1)
     lr: float | None = setting(None, "learning rate; `factor` times the task's first when not given", gt=0)
     factor: float = setting(0.1, "factor on the task's first learning rate", gt=0)

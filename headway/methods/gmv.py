@@ -1,8 +1,10 @@
 """Global memory vectors: Neural Collapse Inspired Federated Learning with Non-iid Data (Huang et al., 2023)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,12 +14,16 @@ from headway.piece import Piece, setting
 from headway.state import Report
 from headway.tree import Tree
 
+if TYPE_CHECKING:
+    from headway.recipes import Recipe
+
 
 @dataclass(frozen=True)
 class GMV(Piece):
     """Training adds the global mean of its class to each feature, so that clients optimise a shared point."""
 
     name, slot, paper, neutral = "gmv", "reg", "huang2023etf", {"alpha": 0.0}
+    also = {"r_warm": "warmup"}  # noqa: RUF012
     needs_server = True
     alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
     warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
@@ -25,6 +31,12 @@ class GMV(Piece):
     space: str = setting(
         "plain", "raw: accept heads that normalise features or keep them personal", choices=("plain", "raw")
     )
+
+    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
+        if self.warmup >= rounds:
+            return [f"gmv(warmup={self.warmup}) never acts in {rounds} rounds; give a smaller warmup"]
+        unit = recipe.head().get("feat", "id") != "id"
+        return ["gmv(space=raw) adds to features that the head then normalises"] if unit else []
 
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
         return kept  # mu, [C, d], once it exists

@@ -16,7 +16,8 @@ class MMD(Piece):
     """Keeps the features of a batch distributed as the global model's are."""
 
     name, slot, paper, neutral = "mmd", "reg", "yao2018fedmmd", {"weight": 0.0}
-    needs_server = True
+    also = {"lambda": "weight"}  # noqa: RUF012
+    needs_server = needs_global = True
     weight: float = setting(0.01, "lambda", ge=0)
 
     def prepare(self, local: Local) -> dict[str, Any]:

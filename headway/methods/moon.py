@@ -17,7 +17,7 @@ class Moon(Piece):
     """Pulls the local features towards the global model's and away from this client's last model's."""
 
     name, slot, paper, neutral = "moon", "reg", "li2021moon", {"mu": 0.0}
-    needs_server = True
+    needs_server = needs_global = True
     mu: float = setting(1.0, "mu, weight of the contrast", ge=0)
     tau: float = setting(0.5, "tau, temperature of the contrast", gt=0)
 

@@ -16,7 +16,7 @@ class NTD(Piece):
     """Distils the global model's opinion on the classes that are not the label's."""
 
     name, slot, paper, neutral = "ntd", "reg", "lee2022fedntd", {"beta": 0.0}
-    needs_server = True
+    needs_server = needs_global = True
     beta: float = setting(1.0, "beta", ge=0)
     tau: float = setting(1.0, "tau, temperature", gt=0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ class Oracle(Piece):
     """The bound on what a calibration can reach. It pools raw features: for simulation only, it keeps no secret."""
 
     name, slot, paper, needs_server = "oracle", "calib", "luo2021ccvr", True
+    also = {"n": "per_class"}  # noqa: RUF012
     per_class: int | None = setting(None, "real features a class; all of them when not given", ge=1)
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
@@ -29,8 +30,9 @@ class Oracle(Piece):
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
         return {"e": net.embedding_of(x), "y": y}  # [n_k, d], [n_k]
 
-    def calibrate(self, net: Net, surveys: Sequence[dict[str, Any]], rng: torch.Generator) -> Net:
-        e, y = (torch.cat([s[key] for s in surveys]) for key in ("e", "y"))  # [n, d], [n]
+    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
+        held = list(surveys)
+        e, y = (torch.cat([s[key] for s in held]) for key in ("e", "y"))  # [n, d], [n]
         if self.per_class is not None:
             order = torch.randperm(len(y), generator=rng).to(y.device)
             chosen = torch.cat([order[y[order] == c][: self.per_class] for c in y.unique()])

@@ -1,10 +1,12 @@
 """Per-FedAvg: Personalized Federated Learning with Theoretical Guarantees (Fallah et al., 2020)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.local import Local, Phase
 from headway.piece import Grad, Piece, setting
-from headway.tree import Tree
+from headway.state import Report
+from headway.tree import Tree, mean
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class PerFedAvg(Piece):
         ahead, behind = (grad(at=at, batch=2, still=True) for at in (w + step, w - step))
         return outer * (g - alpha * (ahead - behind) / (2 * self.delta))
 
+    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
+        return mean([r.w for r in reports], [1 / len(reports)] * len(reports))  # uniform, whatever the sizes
+
 
 @dataclass(frozen=True)
 class OneStep(Piece):
@@ -34,8 +39,7 @@ class OneStep(Piece):
 
     name, slot, paper = "one_step", "personal", "fallah2020perfedavg"
     steps: int = setting(1, "gradient steps", ge=1)
-    lr: float | None = setting(None, "alpha; the task's first learning rate when not given", gt=0)
+    lr: float | None = setting(None, "alpha; perfedavg's, or eta_T, when not given", gt=0)
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
-        rate = lr if self.lr is None else self.lr
-        return [Phase(self.steps, rate=rate, steps=self.steps, loss="criterion", momentum=0.0, stage="adapted")]
+        return [Phase(self.steps, rate=self.lr, steps=self.steps, loss="criterion", momentum=0.0, stage="adapted")]

@@ -18,15 +18,16 @@ class ProtoAlign(Piece):
     """Pulls features to the global prototype of their class. `fedproto` is this without any model averaging."""
 
     name, slot, paper = "protoalign", "reg", "tan2022fedproto"
+    also = {"lambda": "weight"}  # noqa: RUF012
     needs_server, neutral = True, {"weight": 0.0}
     weight: float = setting(0.1, "lambda", ge=0)
     average: str = setting("uniform", "prototypes over clients", choices=("uniform", "weighted"))
 
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
-        return {"proto": torch.zeros(classes, dim), "known": torch.zeros(classes, dtype=torch.bool)}
+        return {"proto": torch.zeros(classes, dim), "known": torch.zeros(classes, dtype=torch.bool)}  # [C, d], [C]
 
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
-        return {"proto": kept["proto"], "known": kept["known"]}  # [C, d], [C]
+        return kept
 
     def penalty(self, batch: Batch, local: Local) -> Tensor:  # lambda 1/(B d) sum_i ||h_i - P_{y_i}||^2
         target, known = local.sent["proto"].to(batch.h.device), local.sent["known"].to(batch.h.device)
@@ -34,12 +35,13 @@ class ProtoAlign(Piece):
         return self.weight * gap.square().mean()
 
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"mean": local.class_means().cpu(), "n": local.counts.cpu()}, {}  # [C, d], [C]
+        return {"mean": local.class_means(), "n": local.counts}, {}  # [C, d], [C]
 
     def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:
         n = torch.stack([r.sent["n"] for r in reports]).float()  # [m, C]
         share = n if self.average == "weighted" else (n > 0).float()
         sums = (share[:, :, None] * torch.stack([r.sent["mean"] for r in reports])).sum(0)  # [C, d]
         owned = share.sum(0) > 0
-        proto = torch.where(owned[:, None], sums / share.sum(0).clamp(min=1)[:, None], kept["proto"])
-        return {"proto": proto, "known": kept["known"] | owned}  # a class nobody has keeps its old prototype
+        before, known = kept["proto"].to(sums.device), kept["known"].to(sums.device)
+        proto = torch.where(owned[:, None], sums / share.sum(0).clamp(min=1)[:, None], before)
+        return {"proto": proto, "known": known | owned}  # a class nobody has keeps its old prototype

@@ -13,7 +13,7 @@ class Prox(Piece):
     """Keeps the local model near the one it received."""
 
     name, slot, paper, neutral = "prox", "reg", "li2020fedprox", {"mu": 0.0}
-    needs_server = True
+    needs_server = needs_global = True
     mu: float = setting(0.001, "mu, strength of the pull", ge=0)
 
     def penalty(self, batch: Batch, local: Local) -> Tensor:  # Eq. (2): mu/2 ||w - w^t||^2

@@ -16,6 +16,7 @@ class Spread(Piece):
     """After each aggregation, J steps that push apart class vectors closer than nu; clients keep plain CE."""
 
     name, slot, paper = "spread", "post", "yu2020fedaws"
+    also = {"j": "steps"}  # noqa: RUF012
     needs_server = moves_classifier = True
     nu: float = setting(0.5, "nu, the distance wanted; 0.5 is orthogonal", ge=0, le=1)
     steps: int = setting(50, "J", ge=0)

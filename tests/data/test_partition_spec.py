@@ -204,7 +204,7 @@ def test_damage_is_found(tmp_path) -> None:
             Partition.load(path, LABELS)
     for text in ("", whole[: len(whole) // 2], "[]", "{}", "null", "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(PartitionError, match=r"not JSON|not a partition saved"):
+        with pytest.raises(PartitionError, match=r"not JSON|holds no saved partition"):
             Partition.load(path, LABELS)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PartitionError, match="not JSON"):

@@ -190,9 +190,9 @@ def test_frozen_tensors_do_not_move(text, task):
             finally:
                 object.__delattr__(task, "net")
 
-    played(recipe, task, 2, engine=Watching())
+    server, _ = played(recipe, task, 2, engine=Watching())
     first = task.net(recipe).frozen()
-    moved_by_the_server = recipe.equip(recipe.broadcast(rounds.begin(recipe, task).kept), task.data[0][1][:4])
+    moved_by_the_server = recipe.equip(recipe.broadcast(server.kept), task.data[0][1][:4])
     still = first.only(lambda name: name not in moved_by_the_server)
     assert trained
     for net in trained:

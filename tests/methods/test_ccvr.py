@@ -194,7 +194,7 @@ def test_statistics_are_taken_in_eval_mode_and_leave_batchnorm_alone() -> None:
     recipe = parse("ccvr(epochs=1)")
     server, engine = several(recipe, task, 2)
     net = rounds.global_net(server, recipe, task).train()
-    answers = engine.survey(recipe, task, net)
+    answers = list(engine.survey(recipe, task, net))
     assert_same(net.stats(), server.stats)
     x, y = task.data[0]
     e = rounds.global_net(server, recipe, task).features(x)[y == 0].detach()

@@ -74,7 +74,7 @@ def test_client_loss_by_hand() -> None:
     with torch.no_grad():
         local.net.body.u += 0.5
     value = FedDyn(alpha=2.0).penalty(batch_of(local), local)
-    assert float(value) == pytest.approx(-4.25)
+    assert value.item() == pytest.approx(-4.25)
     value.backward()
     assert float(local.net.body.u.grad) == pytest.approx(-2.0)
 

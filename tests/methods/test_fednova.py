@@ -86,7 +86,7 @@ def test_the_proximal_term_pulls_to_the_received_model() -> None:
     with torch.no_grad():
         local.net.body.u += 0.5
     value = FedNova(mu=4.0).penalty(batch_of(local), local)
-    assert float(value) == pytest.approx(0.5)
+    assert value.item() == pytest.approx(0.5)
     value.backward()
     assert float(local.net.body.u.grad) == pytest.approx(2.0)
 

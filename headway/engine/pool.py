@@ -1,0 +1,250 @@
+"""Workers on this machine: forked processes with one thread each that train clients side by side.
+
+They inherit the data and the task as they stand (nothing is copied until it is written to), keep one net, and get the
+broadcast through shared memory. Who trains which client, and in which order, changes no bit of the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.client import first_client, train_client
+from headway.engine.local import LocalEngine, PersonalResult, evaluate_personal
+from headway.engine.store import ClientStore
+from headway.engine.transport import Room
+from headway.local import Phase
+from headway.models.net import Net, chunks
+from headway.recipes import Recipe
+from headway.state import Broadcast, Client, Report
+from headway.tree import Tree
+
+if TYPE_CHECKING:
+    from headway.task import Task
+
+SLOT_MODELS = 8  # a client's answer may be so many models large before it leaves shared memory
+SPARE_BYTES = 4 * 2**20
+MOST_DEATHS = 3  # workers one client may take with it before the run stops
+PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """A forked process and the pipe to it."""
+
+    def __init__(self, work: Callable[[Connection], None]):
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.pipe.close()
+                die_with_parent()
+                work(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def die_with_parent() -> None:
+    """A worker must not outlive the run, however that ends; nor does it answer Ctrl-C, the run does."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+class PoolEngine(LocalEngine):
+    """The local engine with several hands. One recipe, one task: workers are forked with both in memory."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        workers: int,
+        store: ClientStore | None = None,
+        tick: Callable[[int, int], None] | None = None,
+    ) -> None:
+        super().__init__(store, tick)
+        self.recipe, self.task = recipe, task
+        model = task.first_params(recipe).nbytes() + task.first_stats(recipe).nbytes()
+        self.slot_bytes = SLOT_MODELS * model + SPARE_BYTES
+        self.most = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
+        self.cast_room = Room(self.slot_bytes)
+        self.slots = [Room(self.slot_bytes) for _ in range(self.most)]
+        self.inboxes = [Room(self.slot_bytes) for _ in range(workers)]
+        self.workers = [Worker(self._work(w)) for w in range(workers)]
+
+    # ---- in the worker
+    def _work(self, number: int) -> Callable[[Connection], None]:
+        def work(pipe: Connection) -> None:
+            cast: Broadcast | None = None
+            net = self.task.net(self.recipe)
+            while True:
+                try:
+                    kind, *rest = pipe.recv()
+                except EOFError:
+                    return
+                if kind == "cast":
+                    cast = Broadcast(**self.cast_room.unpack(rest[0]))
+                    continue
+                if kind == "net":
+                    value = self.cast_room.unpack(rest[0])
+                    net = self.task.net_of(value["spec"]).load(value["tensors"]).eval()
+                    continue
+                if kind == "logits":
+                    pipe.send((rest[0], self.slots[rest[1]].pack({"z": self._part(net, rest[0])})))
+                    continue
+                k, slot, message, how = rest
+                assert cast is not None
+                client = Client(**self.inboxes[number].unpack(message)) if message else None
+                client = client or first_client(self.recipe, self.task, cast, k)
+                pipe.send((k, slot, self._answer(kind, cast, client, self.slots[slot], how)))
+
+        return work
+
+    @torch.no_grad()
+    def _part(self, net: Net, number: int) -> Tensor:
+        return net(chunks(self.task.dataset.x_test)[number])
+
+    def _answer(self, kind: str, cast: Broadcast, client: Client, room: Room, how: Any) -> bytes:
+        if kind == "train":
+            report, after = train_client(self.recipe, self.task, cast, client)
+            return room.pack({"report": report, "client": after})
+        phases, keep = self._phases, how
+        return room.pack(evaluate_personal(self.recipe, self.task, cast, client, phases, keep))
+
+    # ---- in the run
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
+        reports: list[Report] = []
+        self._pending = []
+        for value in self._spread("train", cast, ids, None):
+            reports.append(Report(**value["report"]))
+            self._pending.append(Client(**value["client"]))
+        return reports
+
+    def commit(self) -> None:
+        """What clients keep is copied out of the shared slots, which the next round writes over."""
+        self._pending = [copied(client) for client in self._pending if not client.blank]
+        super().commit()
+
+    def personal(
+        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
+    ) -> Iterator[PersonalResult]:
+        self._phases = phases
+        self._renew()  # phases hold functions, so workers are forked anew instead of sent them
+        for start in range(0, len(ids), self.most):
+            part = ids[start : start + self.most]
+            results = [PersonalResult(**v) for v in self._spread("personal", cast, part, keep)]
+            yield from sorted(results, key=lambda r: r.client)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
+
+    def _renew(self) -> None:
+        count = len(self.workers)
+        self.close()
+        self.workers = [Worker(self._work(w)) for w in range(count)]
+
+    def _spread(self, kind: str, cast: Broadcast, ids: Sequence[int], how: Any) -> Iterable[dict[str, Any]]:
+        """Clients over workers, largest first; a worker that dies is replaced and its client trained again."""
+        packed = self.cast_room.pack(cast)
+        slot_of = {k: slot for slot, k in enumerate(ids)}
+        queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
+        at_work: dict[int, int] = {}
+        deaths: dict[int, int] = {}
+        done = 0
+
+        def give(w: int) -> None:
+            if not queue:
+                return
+            k = queue.pop()
+            client = self.store.get(k)
+            message = self.inboxes[w].pack(client) if client is not None else b""
+            self.workers[w].pipe.send((kind, k, slot_of[k], message, how))
+            at_work[w] = k
+
+        for w, worker in enumerate(self.workers):
+            worker.pipe.send(("cast", packed))
+            give(w)
+        while at_work:
+            self.tick(done, len(ids))
+            for pipe in wait([self.workers[w].pipe for w in at_work], timeout=0.5):
+                w = next(i for i, worker in enumerate(self.workers) if worker.pipe is pipe)
+                k = at_work.pop(w)
+                try:
+                    _, slot, message = self.workers[w].pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    deaths[k] = deaths.get(k, 0) + 1
+                    if deaths[k] >= MOST_DEATHS:
+                        raise RuntimeError(
+                            f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
+                        ) from None
+                    self.workers[w].stop()
+                    self.workers[w] = Worker(self._work(w))
+                    self.workers[w].pipe.send(("cast", packed))
+                    queue.append(k)
+                    give(w)
+                    continue
+                give(w)
+                done += 1
+                yield self.slots[slot].unpack(message, copy=kind == "personal")  # a round's are read before the next
+        self.tick(done, len(ids))
+
+    def logits(self, task: Task, net: Net) -> Tensor:
+        """Chunks of the test set over the workers; the same chunks as in one process."""
+        parts = len(chunks(task.dataset.x_test))
+        if parts == 1:
+            return super().logits(task, net)
+        packed = self.cast_room.pack({"spec": net.head.spec, "tensors": net.tensors()})
+        answers: dict[int, Tensor] = {}
+        todo = list(reversed(range(parts)))
+        busy = {}
+        for w, worker in enumerate(self.workers[:parts]):
+            worker.pipe.send(("net", packed))
+            worker.pipe.send(("logits", todo.pop(), w))
+            busy[w] = worker.pipe
+        while busy:
+            for pipe in wait(list(busy.values())):
+                w = next(i for i, p in busy.items() if p is pipe)
+                number, message = self.workers[w].pipe.recv()
+                answers[number] = self.slots[w].unpack(message, copy=True)["z"]
+                if todo:
+                    self.workers[w].pipe.send(("logits", todo.pop(), w))
+                else:
+                    del busy[w]
+        return torch.cat([answers[i] for i in range(parts)])[: len(task.dataset.y_test)]
+
+
+def copied(client: Client) -> Client:
+    """The same value in memory of its own."""
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.clone()
+        if isinstance(value, Tree):
+            return value.copy()
+        if isinstance(value, dict):
+            return {key: copy(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [copy(v) for v in value]
+        return value
+
+    return Client(client.id, copy(client.personal), copy(client.kept), copy(client.momentum))

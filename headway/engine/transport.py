@@ -1,0 +1,65 @@
+"""Values between processes: a small header through a pipe, the tensors through shared memory where there is room."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.values import flatten, unflatten
+
+ALIGN = 64
+
+
+class Room:
+    """A stretch of shared memory that both sides see. It costs nothing until it is written to."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._memory = mmap.mmap(-1, size)  # anonymous and shared: inherited by forked workers, gone with them
+
+    def pack(self, value: Any) -> bytes:
+        """Put the value's tensors here, and tell where; what does not fit travels in the message itself."""
+        tensors: dict[str, Tensor] = {}
+        skeleton = flatten(value, tensors)
+        places: list[list[Any]] = []
+        at, overflow = 0, b""
+        for path, tensor in tensors.items():
+            data = tensor.detach().contiguous().cpu()
+            size = data.numel() * data.element_size()
+            fits = at + size <= self.size
+            place = [path, str(data.dtype).removeprefix("torch."), list(data.shape), at if fits else -1 - len(overflow)]
+            if fits:
+                if size:
+                    self._view(data.dtype, data.numel(), at).copy_(data.view(-1))
+                at += -(-size // ALIGN) * ALIGN
+            else:
+                overflow += bytes(data.view(-1).view(torch.uint8).numpy())
+            places.append(place)
+        head = json.dumps({"skeleton": skeleton, "places": places}).encode()
+        return len(head).to_bytes(8, "big") + head + overflow
+
+    def unpack(self, message: bytes, copy: bool = False) -> Any:
+        """The value again; its tensors are views of this memory unless they are to outlive it."""
+        length = int.from_bytes(message[:8], "big")
+        head = json.loads(message[8 : 8 + length])
+        overflow = bytearray(message[8 + length :])
+        tensors: dict[str, Tensor] = {}
+        for path, dtype_name, shape, at in head["places"]:
+            dtype = getattr(torch, dtype_name)
+            count = int(torch.Size(shape).numel())
+            if not count:
+                flat = torch.empty(0, dtype=dtype)
+            elif at >= 0:
+                flat = self._view(dtype, count, at)
+                flat = flat.clone() if copy else flat
+            else:
+                flat = torch.frombuffer(overflow, dtype=dtype, count=count, offset=-1 - at).clone()
+            tensors[path] = flat.view(shape)
+        return unflatten(head["skeleton"], tensors)
+
+    def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=at)
