@@ -268,6 +268,7 @@ class Experiment:
                 signal.signal(signum, handler)
 
 
+WORTH_WORKERS = 2e8  # samples x parameters a round, below which handing clients out costs more than it saves
 SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_local_acc")
 
 
@@ -328,7 +329,9 @@ def engine_for(
     """Workers where they help: on the CPU, with more than one client a round."""
     busy = len(task.everyone()) if recipe.trains_everyone else len(task.sampling(0))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(cores if options.workers is None else options.workers, busy)
+    work = len(task.dataset.y) * task.settings.sampling * sum(p.numel() for p in task.first_params(recipe).values())
+    auto = cores if work > WORTH_WORKERS else 1
+    workers = min(auto if options.workers is None else options.workers, busy)
     if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
         return LocalEngine(store, tick)
     return PoolEngine(recipe, task, workers, store, tick)

@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-import toy
 import torch
+import toy
 
 from headway import rounds
 from headway.engine import LocalEngine, PoolEngine
