@@ -113,6 +113,7 @@ class Outcome:
         clients = [c for k in store.ids() if (c := store.get(k)) is not None and c.personal]
         if not clients:
             return {}
-        w = self.server.w | rounds.mean_of_personal([c.personal for c in clients])
-        net = rounds.global_net(replace(self.server, w=w), self.recipe, self.task)
+        means = rounds.mean_of_personal([c.personal for c in clients])
+        w, stats = (tree | means.only(tree.__contains__) for tree in (self.server.w, self.server.stats))
+        net = rounds.global_net(replace(self.server, w=w, stats=stats), self.recipe, self.task)
         return {"global_acc_mean_of_personal": global_score(net, self.engine, self.task).acc}
