@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from rich.console import Console
 import headway
 from headway.cli_options import how, shared_options, task_values
 from headway.errors import ConfigError, DiskError, HeadwayError
+from headway.strict_json import strict
 
 app = typer.Typer(
     name="headway",
@@ -197,15 +197,6 @@ def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
         raise DiskError(
             f"standard output cannot be written ({error.strerror}); free space or send it elsewhere"
         ) from None
-
-
-def strict(value: Any) -> Any:
-    """JSON has no NaN and no infinity: a loss that is no number becomes null."""
-    if isinstance(value, dict):
-        return {k: strict(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main() -> NoReturn:

@@ -42,6 +42,7 @@ from headway.rundir import (
 )
 from headway.settings import Settings, settings
 from headway.state import Broadcast, Report, Server
+from headway.strict_json import strict
 from headway.task import Task, build
 from headway.tree import stream
 from headway.values import write_atomic
@@ -312,15 +313,6 @@ def check_config(config: Any, out: Path) -> None:
         raise CheckpointError(
             f"{out} has format {config['format']} and this headway reads {FORMAT}; use the version that wrote it"
         )
-
-
-def strict(value: Any) -> Any:
-    """The value with None for what JSON cannot hold: NaN and infinity."""
-    if isinstance(value, dict):
-        return {key: strict(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [strict(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def engine_for(
