@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from headway import rounds, show
+from headway import rounds, travels
 from headway.engine import LocalEngine
 from headway.methods import REGISTRY, recipe
 from headway.methods.guide import guide
@@ -180,7 +180,7 @@ def traffic(text: str) -> Traffic:
     asked = made.survey(rounds.global_net(server, made, task), x, y) if made.acting("survey") else {}
     return Traffic(
         cast.nbytes(), reports[0].nbytes(), size(asked),
-        (*show.parts(list(cast.w)), *keys(cast.sent)), (*show.parts(list(reports[0].w)), *keys(reports[0].sent)),
+        (*travels.parts(list(cast.w)), *keys(cast.sent)), (*travels.parts(list(reports[0].w)), *keys(reports[0].sent)),
         tuple(f"{p}: {'one answer a class' if all(map(str.isdigit, a)) else ', '.join(a)}" for p, a in asked.items()),
     )  # fmt: skip
 
@@ -216,7 +216,7 @@ def traffic_text(piece: type[Piece]) -> str:
     """What goes down, up, stays and is asked once, for the recipe that shows the piece."""
     text = guide(piece.name).recipe
     made: Recipe = recipe(text)
-    t, base, words = traffic(text), fedavg(), show.travels(made)
+    t, base, words = traffic(text), fedavg(), travels.travels(made)
     lines = [
         ("down", ", ".join(t.down_parts) or "nothing", f"{t.down:,}", times(t.down, base.down)),
         ("up", ", ".join(t.up_parts) or "nothing", f"{t.up:,}", times(t.up, base.up)),

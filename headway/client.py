@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from headway.heads import DualHead, TwinHead
 from headway.local import Batch, Local, Phase, effective_steps, in_body
 from headway.models.net import Net
 from headway.piece import Piece
@@ -70,7 +71,9 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
     return report, Client(client.id, personal, keep, momentum if task.persist_momentum else Tree())
 
 
-def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float) -> Tree:
+def fit(
+    recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float, plain: bool = False
+) -> Tree:
     """A second model trained on the client's data from `start`, by the recipe's criterion, pulled to w^t by mu."""
     x, y = task.data[k]
     second = copy.deepcopy(net).load(cast.stats, start)
@@ -78,7 +81,7 @@ def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tr
     local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), Tree(), recipe.share, {}, {}, {})
     local = local.prepared(pulled.prepare(local))
     with torch.enable_grad(), named_randomness(task, "second model", cast.round, k) as rng:
-        phase = Phase(task.epochs)
+        phase = Phase(task.epochs, momentum=0.0, weight_decay=0.0) if plain else Phase(task.epochs)
         run_phase(pulled, task, local, phase, batch_plan(task, second, phase, len(y)), rng, Tree())
     return second.params().copy() | second.stats()
 
@@ -133,6 +136,7 @@ def run_phase(
     left = plan.steps
     for _ in range(phase.epochs):
         losses = []
+        local.seen.clear()
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
             index = i.repeat(2) if plan.doubled else i
             backward = Backward(recipe, task, local, phase, index, rng, losses, features)
@@ -228,9 +232,12 @@ class Backward:
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
         h = net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
-        own = self.phase.loss == "criterion" and hasattr(net.head, "personal")
-        if self.phase.loss == "ce" or own:  # of the classifier that predicts for this client
-            return FEDAVG.criterion(Batch(x, y, h, getattr(net.head, "personal", net.head)(h)), self.local)
+        if whole and recipe.wants_seen():
+            self.local.seen.append((h.detach(), y))
+        two = isinstance(net.head, TwinHead | DualHead)
+        if self.phase.loss == "ce" or (self.phase.loss == "criterion" and two):
+            mine = net.head.personal if two else net.head  # the classifier that predicts for this client
+            return FEDAVG.criterion(Batch(x, y, h, mine(h)), self.local)  # type: ignore[operator]
         z = net.head(recipe.lift(h, y, self.local) if whole else h)  # [B, C]
         batch = Batch(x, y, h, z)
         loss = recipe.criterion(batch, self.local)

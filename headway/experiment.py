@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway import rounds
+from headway import conflicts, rounds
 from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
@@ -96,6 +96,7 @@ def execute(
         check_before_loading(parsed, s)
     task = (task or build(s, device=options.device)).for_recipe(parsed)
     parsed.check(parsed, task.dim, task.classes)
+    conflicts.check_settings(parsed, s)
     notes = [*parsed.advise(parsed, task.settings.rounds, task.settings.lr), *partition_notes(task)]
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
@@ -182,6 +183,8 @@ class Experiment:
         row["clients"] = len(reports)
         row["bytes_up"] = sum(r.nbytes() for r in reports)
         row["bytes_down"] = cast.nbytes() * len(reports)
+        if self.recipe.acting("trace"):
+            row["trace"] = self.recipe.trace(cast.w, reports, self.task.weights(reports))
         row["diverged"] = not all(np.isfinite(v) for v in (row["global_loss"], row["train_loss"]) if v is not None)
         row = strict(row)
         self.rows.append(row)
@@ -203,7 +206,11 @@ class Experiment:
         if not rounds.has_global_model(self.recipe, self.task):
             values = (None, None, None)
         values = (*values, own.mean, own.pooled)
-        return dict(zip(SCORES, values, strict=True))
+        scores = dict(zip(SCORES, values, strict=True))
+        if self.recipe.acting("shown"):
+            raw = rounds.global_net(server, self.recipe, self.task, iterate=True)
+            scores["iterate_acc"] = global_score(raw, self.engine, self.task).acc
+        return scores
 
     def _diverged(self) -> bool:
         """No round can mend a model that is no longer made of numbers."""

@@ -39,7 +39,7 @@ def same_rate(name: str) -> float:
     return 1.0
 
 
-def no_fit(start: Tree, mu: float) -> Tree:
+def no_fit(start: Tree, mu: float, plain: bool = False) -> Tree:
     raise RuntimeError("a second model is trained in `report`, at the end of a client's round")
 
 
@@ -83,7 +83,8 @@ class Local:
     kept: dict[str, Any]  # what the piece remembered from its last round here
     sent: dict[str, Any]  # what its server side broadcast this round
     ready: dict[str, Any]  # what its `prepare` made for this round
-    fit: Callable[[Tree, float], Tree] = no_fit  # (start, mu) -> a second model trained here, pulled to w0 by mu
+    fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -99,9 +100,16 @@ class Local:
 
     def class_means(self) -> Tensor:
         """Mean feature of each local class in eval mode, [C, d]; zero rows for absent classes."""
-        h = self.net.features_of(self.x)  # [n_k, d]
-        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, self.y, h)  # [C, d]
-        return sums / self.counts.clamp(min=1)[:, None]
+        return self._means(self.net.features_of(self.x), self.y)
+
+    def seen_means(self) -> Tensor:
+        """Mean feature of each class as training saw it in its last epoch, [C, d]; zero rows for absent classes."""
+        h, y = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
+        return self._means(h, y)
+
+    def _means(self, h: Tensor, y: Tensor) -> Tensor:
+        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, y, h)  # [C, d]
+        return sums / torch.bincount(y, minlength=self.net.classes).clamp(min=1)[:, None]
 
     def frozen(self, w: Tree) -> Net:
         """A copy of the net that holds w and learns nothing: a teacher, or the model of last round."""

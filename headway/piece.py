@@ -82,6 +82,11 @@ class Piece:
     personal_as_received: ClassVar[bool] = False  # clients' own models need no further training
     also: ClassVar[dict[str, str]] = {}  # other names of settings, as papers and tables write them
     moves_classifier: ClassVar[bool] = False  # means nothing where the classifier is frozen
+    counts_steps: ClassVar[bool] = False  # divides by K_eff, which takes the momentum to start at zero every round
+
+    def wants_seen(self) -> bool:
+        """Whether `local.seen` is to hold the features of the last epoch."""
+        return False
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -129,6 +134,10 @@ class Piece:
     @one
     def phases(self, epochs: int) -> list[Phase]:
         return [Phase(epochs)]
+
+    @chain
+    def pace(self, phase: Phase) -> Phase:  # how a phase of local training steps: its rate, momentum, decay
+        return phase
 
     @own
     def prepare(self, local: Local) -> dict[str, Any]:  # teachers, priors, masks: read as local.ready
@@ -180,6 +189,11 @@ class Piece:
     @chain
     def post(self, w: Tree, reports: Sequence[Report]) -> Tree:
         return w
+
+    @own
+    def trace(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> dict[str, float]:
+        """Numbers of the round worth a line in the metrics; w is what the clients received."""
+        return {}
 
     # ---- what is evaluated
     @one

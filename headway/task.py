@@ -143,6 +143,8 @@ class Task:
             body, native = self.make_body()
             rng = stream(self.seed, "head")
             head = heads.build(spec, int(body.dim), self.classes, rng, **native)  # type: ignore[arg-type]
+            if self.settings.weights_head:
+                pretrained.load_head(head, Path(str(self.settings.weights)))
             d = self.dataset
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
             self._nets[key] = Net(body, head, self.classes, inputs).to(self.device)
@@ -178,6 +180,8 @@ def build(
 ) -> Task:
     """The task that settings describe; data and model may also be handed in as objects."""
     where = resolve_device(device)
+    if s.weights_head and s.weights is None:
+        raise ConfigError("weights_head=true: there is no file to take it from; give --weights FILE.safetensors")
     if dataset is None:
         dataset = load(s.data, source=Path(s.data_dir) if s.data_dir else None)
     dataset = renormalised(dataset.subset(s.train_size, s.test_size), s.normalise)

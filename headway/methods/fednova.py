@@ -24,6 +24,7 @@ class FedNova(Piece):
     """Updates are divided by the gradients they hold, a_k, before they are averaged."""
 
     name, slot, paper = "fednova", "base", "wang2020fednova"
+    counts_steps = True
     gmf: float = setting(0.0, "slow momentum on the server", ge=0, lt=1)
     mu: float = setting(0.0, "proximal term of the local solver", ge=0)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from headway.calibration import set_classifier
+from headway.calibration import set_classifier, which_head
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class FFC(Piece):
     name, slot, paper, needs_server = "ffc", "calib", "dong2022spherefed", True
     also = {"lambda": "ridge"}  # noqa: RUF012
     ridge: float = setting(1e-6, "lambda, times the mean of A's diagonal", gt=0)
+    global_head: str = which_head()
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
         z = torch.nn.functional.normalize(net.embedding_of(x), dim=1).double()  # [n_k, d]

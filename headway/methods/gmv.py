@@ -27,10 +27,15 @@ class GMV(Piece):
     needs_server = True
     alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
     warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
-
     space: str = setting(
         "plain", "raw: accept heads that normalise features or keep them personal", choices=("plain", "raw")
     )
+    collect: str = setting(
+        "final", "features of the trained model, or as seen in the last epoch", choices=("final", "last_epoch")
+    )
+
+    def wants_seen(self) -> bool:
+        return self.collect == "last_epoch"
 
     def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
         if self.warmup >= rounds:
@@ -51,7 +56,7 @@ class GMV(Piece):
             return {}, {}
         return {
             "owns": local.counts > 0,
-            "mean": local.class_means(),
+            "mean": local.seen_means() if self.wants_seen() else local.class_means(),
         }, {}  # h, not h': mu must not feed on itself
 
     def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.calibration import open_head, retrain
+from headway.calibration import open_head, retrain, which_head
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Oracle(Piece):
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
     replace_head: bool = setting(False, "replace a frozen classifier by a trained linear one")
+    global_head: str = which_head()
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
         return {"e": net.embedding_of(x), "y": y}  # [n_k, d], [n_k]
