@@ -52,6 +52,8 @@ class Saved:
 def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task | None = None) -> Saved:
     """The state a finished run ended with."""
     run = Run(path)
+    if not (path / "config.json").exists():
+        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
     if not run.done:
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     config = run.config

@@ -15,7 +15,8 @@ from headway import comparison as comparing
 from headway.comparison import Comparison, slug
 from headway.data import Dataset
 from headway.errors import ConfigError
-from headway.experiment import Options, execute
+from headway.experiment import Options, check_before_loading, execute
+from headway.methods import recipe as parse_recipe
 from headway.rundir import Run
 from headway.settings import Settings, settings
 from headway.task import Task, build
@@ -35,6 +36,8 @@ def run(
     """One federated training run. `data` and `model` may be names, paths or objects; `task` holds the settings."""
     options, task = split_options(options, task)
     s = settings(task | names(data, model))
+    if isinstance(data, str) and isinstance(model, str):
+        check_before_loading(parse_recipe(recipe), s)
     built = task_of(s, data, model, options)
     folder = Path(out) if out is not None else default_out(recipe, s)
     return replace(execute(recipe, s, folder, options, task=built), task=built)

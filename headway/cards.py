@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -179,9 +179,9 @@ def traffic(text: str) -> Traffic:
     x, y = task.data[0]
     asked = made.survey(rounds.global_net(server, made, task), x, y) if made.acting("survey") else {}
     return Traffic(
-        cast.nbytes(), reports[0].nbytes(), size(asked),
+        cast.nbytes(), reports[0].nbytes(), nbytes(asked),
         (*travels.parts(list(cast.w)), *keys(cast.sent)), (*travels.parts(list(reports[0].w)), *keys(reports[0].sent)),
-        tuple(f"{p}: {'one answer a class' if all(map(str.isdigit, a)) else ', '.join(a)}" for p, a in asked.items()),
+        tuple(f"{p}: {travels.what_is_asked(a)}" for p, a in asked.items()),
     )  # fmt: skip
 
 
@@ -193,15 +193,6 @@ def toy() -> Task:
 @lru_cache
 def fedavg() -> Traffic:
     return traffic("fedavg")
-
-
-def size(value: Any) -> int:
-    """nbytes that also looks into dataclasses."""
-    if isinstance(value, dict):
-        return sum(size(v) for v in value.values())
-    if is_dataclass(value):
-        return sum(size(getattr(value, f.name)) for f in fields(value))
-    return nbytes(value)
 
 
 def keys(notes: dict[str, Any]) -> list[str]:

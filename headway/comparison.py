@@ -24,6 +24,13 @@ from headway.settings import Settings
 from headway.task import Task, build
 from headway.values import write_atomic
 
+
+def traffic(summary: dict[str, Any]) -> tuple[float, float]:
+    """Bytes up and down, what a calibration asked at the end included (D16)."""
+    up, down = (summary[f"bytes_{way}"] + summary.get(f"survey_bytes_{way}", 0) for way in ("up", "down"))
+    return up, down
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "global": lambda s: s["global_acc"],
     "last5": lambda s: s["last5"],
@@ -32,7 +39,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "personal": lambda s: s["personal"] and s["personal"]["mean"],
     "personal_std": lambda s: s["personal"] and s["personal"]["std"],
     "pooled": lambda s: s["personal"] and s["personal"]["pooled"],
-    "megabytes": lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6,
+    "megabytes": lambda s: sum(traffic(s)) / 1e6,
     "seconds": lambda s: s["seconds"],
 }
 

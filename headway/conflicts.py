@@ -49,6 +49,19 @@ def check(recipe: Recipe) -> None:
     _calibration(recipe)
 
 
+def bounded_logits(recipe: Recipe) -> list[str]:
+    """Advice for a sum of pieces whose logits cannot leave [-scale, scale]; sphere is published so."""
+    head = recipe.head()
+    scale = head.get("scale", 1.0)
+    if head.get("feat") != "l2" or head.get("wnorm") != "unit" or scale == "learnable" or float(scale) > 1:
+        return []
+    one, two = recipe.owner("feat"), recipe.owner("wnorm")
+    said = (
+        f"{one} and {two} together keep the logits within {float(scale):g} and underfit; use etf(scale=...) or cosine"
+    )
+    return [said] if one != two else []
+
+
 def trains_head(recipe: Recipe) -> bool:
     """Whether a head with frozen class vectors still has something to train: a projection, a temperature."""
     head = recipe.head()

@@ -22,7 +22,7 @@ from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine
-from headway.errors import CheckpointError
+from headway.errors import CheckpointError, WidthError
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -95,7 +95,7 @@ def execute(
     if task is None:
         check_before_loading(parsed, s)
     task = (task or build(s, device=options.device)).for_recipe(parsed)
-    parsed.check(parsed, task.dim, task.classes)
+    check_fits(parsed, task.dim, task.classes, task.settings)
     conflicts.check_settings(parsed, s)
     notes = [*parsed.advise(parsed, task.settings.rounds, task.settings.lr), *partition_notes(task)]
     identity = {"recipe": str(parsed)} | task.fingerprint()
@@ -301,7 +301,15 @@ def check_before_loading(recipe: Recipe, s: Settings) -> None:
     if entry is None or s.model not in MODELS or not entry.shape:
         return
     dim = body(s.model, entry.shape, bn=s.bn_of(s.model), seed_stream=stream(s.seed, "init")).dim
-    recipe.check(recipe, int(dim), entry.classes)  # type: ignore[arg-type]
+    check_fits(recipe, int(dim), entry.classes, s)  # type: ignore[arg-type]
+
+
+def check_fits(recipe: Recipe, dim: int, classes: int, s: Settings) -> None:
+    """The recipe's own checks; a body that is too narrow is named with its data."""
+    try:
+        recipe.check(recipe, dim, classes)
+    except WidthError as error:
+        raise WidthError(f"{error} (model={s.model}, data={s.data})") from None
 
 
 def check_config(config: Any, out: Path) -> None:

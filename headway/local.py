@@ -49,6 +49,7 @@ class Batch:
     y: Tensor  # [B]
     h: Tensor  # [B, d]  features, before any lift
     z: Tensor  # [B, C]  logits
+    lifted: Tensor | None = None  # [B, d]  what the head saw, where that is known to differ from h
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Phase:
     plain: Names = nothing  # parameters that step without momentum and weight decay
     momentum: float | None = None  # of its own instead of the task's
     weight_decay: float | None = None
+    awake: bool = False  # what it does not train is in train mode too
     loss: str = "recipe"  # recipe: all of its loss and corrections; criterion: without its penalties; ce: plain
 
 
@@ -83,6 +85,7 @@ class Local:
     kept: dict[str, Any]  # what the piece remembered from its last round here
     sent: dict[str, Any]  # what its server side broadcast this round
     ready: dict[str, Any]  # what its `prepare` made for this round
+    k_pulled: Tree = field(default_factory=Tree)  # the same where proximal terms pull w_k back to w^t
     fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
@@ -128,7 +131,16 @@ class Local:
         return view
 
 
-def effective_steps(steps: int, momentum: float) -> float:
-    """Total weight of the gradients in w_0 - w_tau, over eta: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
+def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """Total weight of the gradients in w_0 - w_tau, over eta: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho).
+
+    With a proximal term, q = eta mu: the displacement of a unit gradient, m <- rho m + 1 - q d, d <- d + m.
+    """
     rho = momentum
+    if pull:
+        d = m = 0.0
+        for _ in range(steps):
+            m = rho * m + 1 - pull * d
+            d += m
+        return d
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -51,7 +51,7 @@ def clear(out: Path) -> None:
     """Start anew: remove this tool's own files, nothing else."""
     for name in OWN_FILES:
         (out / name).unlink(missing_ok=True)
-    for name in ("checkpoint", "clients", "working"):
+    for name in ("checkpoint", "clients", "working", "calibrated", "personalised"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 

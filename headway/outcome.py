@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway import rounds
+from headway.conflicts import TWO_HEADED
 from headway.diagnostics.accuracy import PersonalScore, curve_figures, failure, global_score, rounds_to
 from headway.local import in_body
 from headway.models.net import Net
@@ -38,10 +39,10 @@ class Outcome:
         start = rounds.calibration_start(server, recipe, self.engine.store)
         net = rounds.global_net(start, recipe, task)
         score = global_score(net, self.engine, task)
-        judged = "global_acc" if recipe.share("head.weight") else "personal_acc"  # an untrained head is no failure
+        shared = rounds.has_global_model(recipe, task)
+        judged = "global_acc" if shared and recipe.share("head.weight") else "personal_acc"  # an untrained head may err
         failed = failure(rows, task.classes, judged)
         diverged = any(row["diverged"] for row in rows)
-        shared = rounds.has_global_model(recipe, task)
         summary: dict[str, Any] = {
             "recipe": str(recipe),
             "label": recipe.title,
@@ -116,7 +117,8 @@ class Outcome:
     def mean_head(self) -> dict[str, Any]:
         """Where heads are personal: the global accuracy with the mean of them, beside the untrained one."""
         mean = rounds.with_mean_of_personal(self.server, self.engine.store)
-        if mean is self.server:
+        apart = self.recipe.head().get("kind") in TWO_HEADED  # their own classifiers take no part in the global answer
+        if mean is self.server or apart:
             return {}
         net = rounds.global_net(mean, self.recipe, self.task)
         return {"global_acc_mean_of_personal": global_score(net, self.engine, self.task).acc}

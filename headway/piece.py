@@ -37,7 +37,7 @@ one, chain, total, merge, own = (_mark(fold) for fold in ("one", "chain", "total
 
 
 class Grad(Protocol):
-    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters.
+    """One forward and backward pass: the gradient of the recipe's loss over all parameters, personal ones too.
 
     `at`: at these parameters instead of the present ones, which are put back. `batch`: 0 is the step's own; 1, 2, ...
     are drawn from the client's data, the same one for the same number. `still`: running statistics do not move.
@@ -82,7 +82,12 @@ class Piece:
     personal_as_received: ClassVar[bool] = False  # clients' own models need no further training
     also: ClassVar[dict[str, str]] = {}  # other names of settings, as papers and tables write them
     moves_classifier: ClassVar[bool] = False  # means nothing where the classifier is frozen
+    holds: ClassVar[dict[str, str]] = {}  # the server's note -> the frozen tensor of the head it starts as
     counts_steps: ClassVar[bool] = False  # divides by K_eff, which takes the momentum to start at zero every round
+
+    def proximal(self, name: str) -> float:
+        """mu of a proximal term on this parameter: FedNova counts steps by it."""
+        return 0.0
 
     def wants_seen(self) -> bool:
         """Whether `local.seen` is to hold the features of the last epoch."""

@@ -101,6 +101,9 @@ class Recipe(Piece):
             phases = [p.pace(phase) for phase in phases]
         return phases
 
+    def proximal(self, name: str) -> float:
+        return sum(p.proximal(name) for p in self.pieces)
+
     def wants_seen(self) -> bool:
         return any(p.wants_seen() for p in self.pieces)
 
@@ -188,7 +191,8 @@ class Recipe(Piece):
             p.check(recipe, dim, classes)
 
     def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
-        return [text for p in self.acting("advise") for text in p.advise(recipe, rounds, lr)]
+        own = [text for p in self.acting("advise") for text in p.advise(recipe, rounds, lr)]
+        return own + conflicts.bounded_logits(recipe)
 
     def init_server(self, w: Tree, dim: int, classes: int) -> Notes:
         return {p.name: p.init_server(w, dim, classes) for p in self.acting("init_server")}

@@ -66,7 +66,10 @@ def first_server(recipe: Recipe, task: Task) -> Server:
     """The server before any round, whether or not the recipe would be let run."""
     net = task.net(recipe)
     w = net.params().copy()
-    return Server(0, w, net.stats(), recipe.init_server(w.only(recipe.share), task.dim, task.classes))
+    kept = recipe.init_server(w.only(recipe.share), task.dim, task.classes)
+    for p in (p for p in recipe.pieces if p.holds):
+        kept[p.name] = kept.get(p.name, {}) | {note: net.frozen()[name] for note, name in p.holds.items()}
+    return Server(0, w, net.stats(), kept)
 
 
 def run(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headway.comparison import Comparison, Row
+from headway.comparison import Comparison, Row, traffic
 from headway.data import DATASETS, Dataset
 from headway.data.partition import PARTITIONS, Partition, describe
 from headway.data.plots import plot, rows
@@ -57,7 +57,8 @@ def summary(console: Console, run: Run) -> None:
     if own := s["personal"]:
         table.add_row("personal, mean ± std over clients", percent(own["mean"], own["std"]))
         table.add_row("personal, pooled", percent(own["pooled"]))
-    table.add_row("megabytes up / down", f"{s['bytes_up'] / 1e6:.2f} / {s['bytes_down'] / 1e6:.2f}")
+    up, down = traffic(s)
+    table.add_row("megabytes up / down", f"{up / 1e6:.2f} / {down / 1e6:.2f}")
     console.print(table)
 
 

@@ -53,7 +53,8 @@ def what_is_asked(answer: dict[str, Any]) -> str:
     """A survey in words: its parts by name, or one answer a class."""
     if all(key.isdigit() for key in answer):
         return "count, mean and covariance of each class"
-    return " and ".join(answer)
+    sums = {"gram": "A and B", "e": "every feature", "y": "every label"}
+    return " and ".join(sums.get(key, key) for key in answer)
 
 
 def parts(names: Sequence[str]) -> list[str]:

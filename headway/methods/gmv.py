@@ -41,7 +41,10 @@ class GMV(Piece):
         if self.warmup >= rounds:
             return [f"gmv(warmup={self.warmup}) never acts in {rounds} rounds; give a smaller warmup"]
         unit = recipe.head().get("feat", "id") != "id"
-        return ["gmv(space=raw) adds to features that the head then normalises"] if unit else []
+        apart = not (recipe.share("head.weight") and recipe.share("body.weight"))
+        return (["gmv(space=raw) adds to features that the head then normalises"] if unit else []) + (
+            ["gmv(space=raw) averages features of bodies or heads that are personal"] if apart else []
+        )
 
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
         return kept  # mu, [C, d], once it exists

@@ -21,5 +21,8 @@ class Prox(Piece):
     def pace(self, phase: Phase) -> Phase:
         return replace(phase, momentum=0.0, weight_decay=0.0) if self.plain_sgd else phase
 
+    def proximal(self, name: str) -> float:
+        return self.mu
+
     def penalty(self, batch: Batch, local: Local) -> Tensor:  # Eq. (2): mu/2 ||w - w^t||^2
         return self.mu / 2 * (local.w - local.w0).sq_norm()
