@@ -36,6 +36,7 @@ from headway.rundir import (
     locked,
     prepare_folder,
     read_json,
+    read_model,
     read_table,
     save_tensors,
     truncate,
@@ -117,9 +118,13 @@ def resume(out: Path, options: Options | None = None, task: Task | None = None) 
     if not (out / "config.json").exists():
         raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
     config = read_json(out / "config.json")
-    if (out / "summary.json").exists():
-        return Run(out)
     check_config(config, out)
+    if (out / "summary.json").exists():
+        try:
+            read_model(out / "model.safetensors")
+            return Run(out)
+        except CheckpointError:  # the checkpoint has all that the model was made from
+            (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
     options = replace(options or Options(), overwrite=False, **how)
     parsed = parse_recipe(config["recipe"])
@@ -243,6 +248,8 @@ class Experiment:
         found, damaged = self.checkpoints.load(self.task.device)
         for what in damaged:
             self.options.progress.say(f"checkpoint {what} is damaged and was passed over")
+        if damaged and not found:
+            self.options.progress.say("no whole checkpoint is left: training starts again at round 1")
         for name in ("metrics.jsonl", "timings.jsonl"):
             truncate(self.out / name, found.extra[name] if found else 0)
         if found:

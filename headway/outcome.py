@@ -66,14 +66,14 @@ class Outcome:
             summary["survey_bytes_up"] = sum(sizes)
             summary["survey_bytes_down"] = len(sizes) * (server.w.only(in_body).nbytes() + server.stats.nbytes())
             after = global_score(net, self.engine, task)
-            summary["global_acc"] = after.acc
-            summary["calibrated"] = {
-                "before": score.acc,
-                "after": after.acc,
-                "loss": after.loss,
-                "balanced_acc": after.balanced,
-                "per_class": after.per_class,
-            }
+            figures = {"loss": after.loss, "balanced_acc": after.balanced, "per_class": after.per_class}
+            before = {f"{name}_before": summary["global_loss" if name == "loss" else name] for name in figures}
+            summary["calibrated"] = {"before": score.acc, "after": after.acc, **figures, **before}
+            summary |= {
+                "global_acc": after.acc,
+                "global_loss": after.loss,
+            }  # the figures are those of model.safetensors
+            summary |= {"balanced_acc": after.balanced, "per_class": after.per_class}
         start = rounds.shown_of(server, recipe)
         if task.settings.personal_from == "calibrated":
             start = replace(start, w=net.params().copy())

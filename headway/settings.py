@@ -99,6 +99,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
     if unknown:
         name = unknown[0]
         raise ConfigError(f"{name}={values[name]}: there is no setting '{name}'; {nearest(name, known)}")
+    for name, value in values.items():
+        if isinstance(value, bool) and Settings.model_fields[name].annotation is not bool:
+            raise ConfigError(f"{name}={value}: {name} must be {_allowed(name)}")
     try:
         return Settings.model_validate(dict(values))
     except ValidationError as error:

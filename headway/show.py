@@ -53,7 +53,7 @@ def summary(console: Console, run: Run) -> None:
         table.add_row("global, calibrated", percent(cal["after"]))
     table.add_row("global, mean of the last 5 / 50", f"{percent(s['last5'])} / {percent(s['last50'])}")
     table.add_row("global, best round (not a result)", percent(s["best"]))
-    table.add_row("global, balanced over classes", percent(s.get("calibrated", s)["balanced_acc"]))
+    table.add_row("global, balanced over classes", percent(s["balanced_acc"]))
     if own := s["personal"]:
         table.add_row("personal, mean ± std over clients", percent(own["mean"], own["std"]))
         table.add_row("personal, pooled", percent(own["pooled"]))
@@ -82,7 +82,11 @@ def leaderboard(console: Console, c: Comparison) -> None:
 
 def calibration(console: Console, result: dict[str, Any]) -> None:
     table = plain_table("global accuracy, %", "value")
-    for name, key in (("before", "before"), ("after", "after"), ("oracle bound (real features)", "oracle")):
+    for name, key in (
+        ("before", "before"),
+        ("after", "after"),
+        ("oracle: the same retraining on real features", "oracle"),
+    ):
         table.add_row(name, percent(result[key]))
     table.add_row(
         "balanced, before / after", f"{percent(result['balanced_before'])} / {percent(result['balanced_after'])}"

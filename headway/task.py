@@ -167,6 +167,10 @@ class Task:
         for name, path in files.items():
             if path and Path(path).is_file():
                 hashes[f"{name}_hash"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        if self.settings.model not in models.MODELS:  # of a user's own module the name says too little
+            first = self._template({}).body.state_dict()
+            told = [f"{name}{tuple(v.shape)}{v.cpu().double().sum()}" for name, v in first.items()]
+            hashes["body_hash"] = hashlib.sha256("".join(told).encode()).hexdigest()
         return self.settings.model_dump() | hashes
 
 

@@ -21,6 +21,7 @@ from headway.client import set_mode
 from headway.diagnostics.accuracy import failure
 from headway.engine import LocalEngine, PoolEngine
 from headway.errors import HeadwayError
+from headway.experiment import Progress
 from headway.local import effective_steps
 from headway.methods import recipe as parse
 from headway.methods.ffc import FFC
@@ -211,3 +212,109 @@ def test_the_readme_shows_what_explain_prints():
         words = [sys.executable, "-m", *shlex.split(command)]
         printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout
         assert [line.rstrip() for line in printed.splitlines()] == [line.rstrip() for line in shown.splitlines()]
+
+
+# ---- what a user's folder holds is theirs
+def test_overwrite_never_touches_a_folder_that_holds_no_run(tmp_path):
+    out = tmp_path / "mine"
+    (out / "clients").mkdir(parents=True)
+    (out / "clients" / "list.txt").write_text("mine")
+    (out / "config.json").write_text('{"my": 1}')
+    with pytest.raises(HeadwayError, match=r"config\.json is not headway's"):
+        headway.run("fedavg", out=out, overwrite=True, **DIGITS)
+    assert (out / "config.json").read_text() == '{"my": 1}'
+    (out / "config.json").unlink()
+    (out / "c0").mkdir()
+    with pytest.raises(HeadwayError, match="holds no run"):
+        headway.run("fedavg", out=out, overwrite=True, **DIGITS)
+
+
+def test_overwrite_of_a_run_leaves_foreign_files_in_its_folders(tmp_path):
+    run = headway.run("fedper", out=tmp_path / "r", **DIGITS)
+    (run.path / "clients" / "notes.txt").write_text("mine")
+    headway.run("fedavg", out=tmp_path / "r", overwrite=True, **DIGITS)
+    assert [p.name for p in (tmp_path / "r" / "clients").iterdir()] == ["notes.txt"]
+
+
+def net_of_width(width):
+    class Net(torch.nn.Sequential):
+        def __init__(self, classes=10):
+            layers = (torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 10))
+            super().__init__(torch.nn.Flatten(), *layers)
+
+    return Net
+
+
+def test_another_model_under_the_same_name_is_another_run(tmp_path):
+    headway.run("fedavg", model=net_of_width(8), out=tmp_path / "r", **DIGITS)
+    headway.run("fedavg", model=net_of_width(8), out=tmp_path / "r", **DIGITS)
+    with pytest.raises(HeadwayError, match="has changed since"):
+        headway.run("fedavg", model=net_of_width(64), out=tmp_path / "r", **DIGITS)
+
+
+def test_another_runs_difference_is_told_from_both_sides(tmp_path):
+    headway.run("fedavg", out=tmp_path / "r", **DIGITS)
+    with pytest.raises(HeadwayError, match=r"rounds: 2 there, 3 here"):
+        headway.run("fedavg", out=tmp_path / "r", **(DIGITS | {"rounds": 3}))
+
+
+def test_a_summarys_figures_are_those_of_the_saved_model(tmp_path):
+    summary = headway.run("fedavg+ccvr", out=tmp_path / "r", **DIGITS).summary
+    after = summary["calibrated"]
+    assert summary["global_acc"] == after["after"]
+    assert (summary["global_loss"], summary["balanced_acc"]) == (after["loss"], after["balanced_acc"])
+    assert after["balanced_acc_before"] != after["balanced_acc"]
+
+
+# ---- Python
+def test_the_python_side_takes_what_it_gives(tmp_path):
+    run = headway.run(headway.recipe("scaffold+fn"), out=tmp_path / "r", **DIGITS)
+    assert headway.Run(str(run.path)).model()(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    table = headway.compare("fedavg", seeds=1, out=tmp_path / "c", **DIGITS)
+    with pytest.raises(KeyError, match="there is no figure 'nope'"):
+        table.rows[0].mean("nope")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"recipe": None}, "give a recipe as text"),
+        ({"recipe": "fedavg", "rounds": True}, "rounds must be a whole number"),
+        ({"recipe": "fedavg", "data": ([1], [2])}, r"Dataset\.of"),
+    ],
+)
+def test_python_mistakes_get_a_sentence(given, says, tmp_path):
+    with pytest.raises(HeadwayError, match=says):
+        headway.run(out=tmp_path / "r", **(DIGITS | given))
+
+
+def test_arrays_become_a_data_set():
+    x = torch.randn(60, 5)
+    data = headway.Dataset.of(x, torch.arange(60) % 3, group=torch.arange(60) % 4)
+    assert (data.classes, data.shape, len(data.y) + len(data.y_test)) == (3, (5,), 60)
+    assert data.group is not None
+
+
+# ---- damage
+def test_a_finished_run_with_a_damaged_model_is_made_whole_again(tmp_path):
+    run = headway.run("scaffold", out=tmp_path / "r", **DIGITS)
+    whole = (run.path / "model.safetensors").read_bytes()
+    (run.path / "model.safetensors").write_bytes(whole[:50])
+    headway.resume(run.path)
+    assert (run.path / "model.safetensors").read_bytes() == whole
+
+
+def test_a_run_that_lost_all_checkpoints_says_so(tmp_path):
+    run = headway.run("fedavg", out=tmp_path / "r", **DIGITS)
+    (run.path / "summary.json").unlink()
+    for path in (run.path / "checkpoint").glob("*.json"):
+        path.write_text("[]")
+
+    class Hearing(Progress):
+        said: list[str] = []  # noqa: RUF012
+
+        def say(self, text):
+            self.said.append(text)
+
+    headway.resume(run.path, headway.Options(progress=Hearing()))
+    assert any("starts again at round 1" in text for text in Hearing.said)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Oracle(Piece):
-    """The bound on what a calibration can reach. It pools raw features: for simulation only, it keeps no secret."""
+    """CCVR's bound: the same retraining on real features. It pools them raw: for simulation, it keeps no secret."""
 
     name, slot, paper, needs_server = "oracle", "calib", "luo2021ccvr", True
     also = {"n": "per_class"}  # noqa: RUF012
