@@ -23,7 +23,7 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError
+from headway.errors import CheckpointError, EngineError
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -108,13 +108,19 @@ def execute(
     with locked(out):
         for text in notes_of(parsed, task):
             options.progress.say(f"note: {text}")
-        if can_continue(out, identity, options.overwrite):
+        if begun := can_continue(out, identity, options.overwrite):
             options = replace(options, threads=read_json(out / "config.json")["options"]["threads"])
             set_threads(options)
         else:
             clear(out)
             write_head(out, parsed, task, identity, options)
-        return Experiment(parsed, task, out, identity, options).run()
+        try:
+            experiment = Experiment(parsed, task, out, identity, options)
+        except EngineError:
+            if not begun:  # a request that was refused leaves no run behind
+                clear(out)
+            raise
+        return experiment.run()
 
 
 def resume(

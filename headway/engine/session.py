@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headway.errors import ConfigError, EngineError
@@ -20,7 +20,10 @@ ENGINES = ("local", "ray")
 LOOPBACK = "127.0.0.1"
 KNOCK_SECONDS = 5.0
 TOKEN = "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=<its token file>"  # noqa: S105  names, no secret
-SWITCHES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # nothing is sent to anybody
+SWITCHES = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anybody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 def check_engine(engine: str, address: str | None) -> None:
@@ -112,15 +115,19 @@ class Session:
         worker.print_to_stdstream = lambda *args, **kwargs: None
 
     def _attach(self, address: str) -> None:
-        try:
-            self.ray.init(address=knock(address), log_to_driver=False, logging_level=logging.ERROR)
-        except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
-            lines = str(error).strip().splitlines()
-            why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-            raise EngineError(
-                f"address={address}: the cluster cannot be joined ({why.rstrip('.')}); run headway on one of its "
-                f"nodes, with the same Ray, and with {TOKEN} where it asks for a token"
-            ) from None
+        head = knock(address)
+        with aside() as muttered:
+            try:
+                self.ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
+                if "InvalidAuthToken" in muttered():
+                    raise EngineError(
+                        f"address={address}: the cluster asks for a token, and ours is missing or wrong; set {TOKEN}"
+                    ) from None
+                raise EngineError(
+                    f"address={address}: the cluster cannot be joined ({first_line(error)}); run headway on one of "
+                    f"its nodes, with the same versions of Ray and Python, and with {TOKEN} where it asks for a token"
+                ) from None
 
     def _start_private(self, cpus: int) -> None:
         """Loopback only, a token nobody else knows, no dashboard, files that go with it."""
@@ -132,14 +139,14 @@ class Session:
         reachable = ray_constants.ENABLE_RAY_CLUSTER
         ray_constants.ENABLE_RAY_CLUSTER = False  # else Ray turns 127.0.0.1 into the machine's own address
         try:
-            self.ray.init(
-                address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK,
-                _temp_dir=self._folder, log_to_driver=False, logging_level=logging.ERROR,
-            )  # fmt: skip
+            with aside():
+                self.ray.init(
+                    address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK,
+                    _temp_dir=self._folder, log_to_driver=False, logging_level=logging.ERROR,
+                )  # fmt: skip
         except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise EngineError(
-                f"engine=ray: a private cluster cannot be started ({lines[0].rstrip('.')}); use --engine local"
+                f"engine=ray: a private cluster cannot be started ({first_line(error)}); use --engine local"
             ) from None
         finally:
             ray_constants.ENABLE_RAY_CLUSTER = reachable
@@ -159,6 +166,33 @@ class Session:
             self._before = {}
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[Callable[[], str]]:
+    """Take aside what Ray's C++ side writes to standard error while it connects; gives a way to read it."""
+    with tempfile.TemporaryFile() as kept:
+
+        def read() -> str:
+            kept.seek(0)
+            return kept.read().decode(errors="replace")
+
+        try:
+            real = os.dup(2)
+        except OSError:  # there is no standard error to keep clean
+            yield read
+            return
+        try:
+            os.dup2(kept.fileno(), 2)
+            yield read
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
 
 
 def put_in_environment(values: Mapping[str, str | None]) -> dict[str, str | None]:
