@@ -177,7 +177,7 @@ def inside(folder: Path) -> dict[str, Any]:
                 "killed": progress.killed,
                 "said": [text for text in progress.said if "died" in text],
                 "deaths": sum(row.get("worker_deaths", 0) for row in run.timings),
-                "seconds": [row["seconds"] for row in run.timings],
+                "seconds": [row["train_seconds"] for row in run.timings],
             }
         told["listening"] = listening()
     time.sleep(3)

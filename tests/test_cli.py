@@ -85,9 +85,10 @@ def test_set_is_the_same_as_the_option():
 
 
 def test_every_setting_is_an_option_of_run_compare_and_partition():
+    how = ("seeds", "device", "workers", "engine", "address", "out", "set", "json", "quiet")
     for command in ("run", "compare", "partition"):
         told = headway(command, "--help").out
-        for name in (*Settings.model_fields, "seeds", "device", "workers", "engine", "out", "set", "json", "quiet"):
+        for name in (*Settings.model_fields, *how):
             assert f"--{name.replace('_', '-')}" in told
 
 

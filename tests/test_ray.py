@@ -293,7 +293,8 @@ def test_a_comparison_spreads_its_runs_and_a_killed_one_is_made_again(session, t
     def kill_one():
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if not killed and (path / "cmdline").read_bytes().startswith(b"ray::Runner.run") and mine(path):
+                at_work = (path / "cmdline").read_bytes().startswith(b"ray::Runner.run")
+                if at_work and not killed and descends(path, os.getpid()):
                     killed.append(int(path.name))
                     os.kill(killed[0], signal.SIGKILL)
 
@@ -397,6 +398,23 @@ print(json.dumps({{"code": end.code, "out": end.out, "err": end.err, "seen": sor
     assert (tmp_path / "a" / MODEL).read_bytes() == (tmp_path / "local" / MODEL).read_bytes()
 
 
+def test_a_run_that_is_killed_outright_takes_its_private_cluster_with_it(tmp_path):
+    words = ["run", "fedavg", "--rounds=100000", "--clients=4", "--engine=ray", f"--out={tmp_path / 'a'}"]
+    code = "from headway.cli import main; main()"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    run = subprocess.Popen([sys.executable, "-c", code, *words], env=env, stderr=subprocess.DEVNULL)
+    wait_until(lambda: (tmp_path / "a" / METRICS).exists(), 120)
+    of_run = [int(p.name) for p in Path("/proc").glob("[0-9]*") if descends(p, run.pid)]
+    lines = list(raynodes.neighbours().values())
+    folders = {p for p in Path("/tmp").glob("hw-ray-*") if any(str(p) in line for line in lines)}
+    assert len(of_run) > 3
+    assert folders
+    run.kill()
+    run.wait()
+    wait_until(lambda: not any(map(alive, of_run)), 30)
+    wait_until(lambda: not any(p.exists() for p in folders), 30)
+
+
 def test_two_nodes_with_a_token_and_a_killed_worker_give_the_same_bytes(tmp_path):
     if not raynodes.namespaces_work():
         pytest.skip("needs a network namespace: root, or `unshare --user --net`")
@@ -405,9 +423,8 @@ def test_two_nodes_with_a_token_and_a_killed_worker_give_the_same_bytes(tmp_path
     told = json.loads(end.stdout)
     code, err = told["wrong token"]
     assert code == 2
-    assert err.startswith(
-        "headway: address=127.0.0.1:26379: the cluster asks for a token, and ours is missing or wrong"
-    )
+    assert err.startswith("headway: address=127.0.0.1:26379: the cluster asks for a token, and ours is missing")
+    assert [p.name for p in (tmp_path / "refused").iterdir()] == []
     assert err.count("\n") == 1
     assert told["left"] == []
     assert all(address.endswith("0100007F") for address in told["listening"])
@@ -434,13 +451,14 @@ def wait_until(true, seconds):
     assert true()
 
 
-def mine(path: Path) -> bool:
-    """Whether a process is a descendant of this one: other clusters on this machine are none of ours."""
+def descends(path: Path, ancestor: int) -> bool:
+    """Whether a process comes from this one: other clusters on this machine are none of ours."""
     pid = int(path.name)
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if pid == ancestor:
+                return True
     return False
 
 

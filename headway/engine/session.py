@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from headway.engine.guard import Guard
 from headway.errors import ConfigError, EngineError
 
 ENGINES = ("local", "ray")
@@ -88,6 +89,7 @@ class Session:
         self._folder = ""
         self._before: dict[str, str | None] = {}
         self._loud: Any = None
+        self._guard: Guard | None = None
         if not self._owned:
             return  # the program we are part of has connected already
         try:
@@ -136,6 +138,7 @@ class Session:
         self._before = put_in_environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
         base = "/tmp" if os.path.isdir("/tmp") else None  # noqa: S108  sockets live there and their names must be short
         self._folder = tempfile.mkdtemp(prefix="hw-ray-", dir=base)
+        self._guard = Guard(self._folder)
         reachable = ray_constants.ENABLE_RAY_CLUSTER
         ray_constants.ENABLE_RAY_CLUSTER = False  # else Ray turns 127.0.0.1 into the machine's own address
         try:
@@ -166,6 +169,8 @@ class Session:
             self._before = {}
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._guard is not None:
+            self._guard.dismiss()
 
 
 def first_line(error: BaseException) -> str:
