@@ -133,6 +133,8 @@ def resume(
     if not (out / "config.json").exists():
         raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
     config = read_json(out / "config.json")
+    if elsewhere:
+        check_engine(elsewhere["engine"], elsewhere["address"])
     if (out / "summary.json").exists():
         return Run(out)
     check_config(config, out)
