@@ -17,6 +17,7 @@ from headway.engine import ClientStore, LocalEngine
 from headway.errors import CheckpointError, RecipeError
 from headway.experiment import Options, check_config, set_threads
 from headway.methods import recipe as parse_recipe
+from headway.methods.oracle import Oracle
 from headway.outcome import Outcome
 from headway.recipes import Recipe, spell
 from headway.rundir import Run, prepare_folder, save_tensors
@@ -51,6 +52,8 @@ class Saved:
 def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task | None = None) -> Saved:
     """The state a finished run ended with."""
     run = Run(path)
+    if not (path / "config.json").exists():
+        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
     if not run.done:
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     config = run.config
@@ -78,11 +81,14 @@ def calibrate(path: Path, text: str, task: Task | None = None) -> dict[str, Any]
     saved = load(path, task=task)
     recipe = saved.with_piece(text, "calib")
     engine, task = saved.engine, saved.task
-    before = global_score(rounds.global_net(saved.server, recipe, task), engine, task)
+    start = rounds.calibration_start(saved.server, recipe, engine.store)
+    before = global_score(rounds.global_net(start, recipe, task), engine, task)
     net = rounds.finish(saved.server, recipe, saved.task, saved.engine)
     after = global_score(net, engine, task)
     frozen = recipe.head().get("weights", "trainable") != "trainable"
-    bound = saved.with_piece("oracle(replace_head=true)" if frozen else "oracle", "calib")
+    piece = recipe.decider("calibrate")
+    like = {"replace_head": frozen, "global_head": getattr(piece, "global_head", "server")}
+    bound = saved.with_piece(spell(Oracle(**like)), "calib")
     oracle = global_score(rounds.finish(saved.server, bound, task, engine), engine, task)
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "calib")))
     result = {

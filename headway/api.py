@@ -15,7 +15,9 @@ from headway import comparison as comparing
 from headway.comparison import Comparison, slug
 from headway.data import Dataset
 from headway.errors import ConfigError
-from headway.experiment import Options, execute
+from headway.experiment import Options, check_before_loading, execute
+from headway.methods import recipe as parse_recipe
+from headway.recipes import Recipe
 from headway.rundir import Run
 from headway.settings import Settings, settings
 from headway.task import Task, build
@@ -24,7 +26,7 @@ RUNS = Path("runs")
 
 
 def run(
-    recipe: str,
+    recipe: str | Recipe,
     *,
     data: str | Dataset = "digits",
     model: str | nn.Module | Callable[..., nn.Module] = "auto",
@@ -34,31 +36,44 @@ def run(
 ) -> Run:
     """One federated training run. `data` and `model` may be names, paths or objects; `task` holds the settings."""
     options, task = split_options(options, task)
+    recipe = text_of(recipe)
     s = settings(task | names(data, model))
+    if isinstance(data, str) and isinstance(model, str):
+        check_before_loading(parse_recipe(recipe), s)
     built = task_of(s, data, model, options)
     folder = Path(out) if out is not None else default_out(recipe, s)
     return replace(execute(recipe, s, folder, options, task=built), task=built)
 
 
 def compare(
-    recipes: Sequence[str],
+    recipes: Sequence[str | Recipe],
     *,
     data: str | Dataset = "digits",
     model: str | nn.Module | Callable[..., nn.Module] = "auto",
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | int = (0,),
     out: str | Path | None = None,
     options: Options | None = None,
     **task: Any,
 ) -> Comparison:
     """The same task for several recipes and seeds."""
     options, task = split_options(options, task)
+    texts = [text_of(r) for r in ([recipes] if isinstance(recipes, str | Recipe) else recipes)]
+    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
     s = settings(task | names(data, model))
-    folder = Path(out) if out is not None else default_comparison(recipes, s, seeds)
+    folder = Path(out) if out is not None else default_comparison(texts, s, seeds)
 
     def make(seeded: Settings) -> Task:
         return task_of(seeded, data, model, options)
 
-    return comparing.compare(recipes, s, seeds, folder, options, make)
+    return comparing.compare(texts, s, seeds, folder, options, make)
+
+
+def text_of(recipe: str | Recipe) -> str:
+    if not isinstance(recipe, str | Recipe):
+        raise ConfigError(
+            f"recipe={recipe!r}: give a recipe as text, such as 'scaffold+fn', or what headway.recipe gave"
+        )
+    return recipe if isinstance(recipe, str) else recipe.label or str(recipe)
 
 
 def split_options(options: Options | None, given: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
@@ -75,6 +90,10 @@ def task_of(s: Settings, data: Any, model: Any, options: Options) -> Task:
 
 def names(data: Any, model: Any) -> dict[str, str]:
     """What stands in config.json for objects handed in: enough to recognise them, not to rebuild them."""
+    if not isinstance(data, str | Path | Dataset):
+        raise ConfigError(
+            f"data={type(data).__name__}: give a name, a path, or headway.Dataset.of(x, y, x_test, y_test) for arrays"
+        )
     told = {"data": data.name if isinstance(data, Dataset) else str(data)}
     if isinstance(model, str):
         return told | {"model": model}

@@ -10,11 +10,18 @@ from torch.nn import functional as F
 
 from headway.errors import RecipeError
 from headway.heads import Head, tukey
+from headway.piece import setting
 
 if TYPE_CHECKING:
     from headway.models.net import Net
 
-__all__ = ["open_head", "retrain", "set_classifier", "tukey"]
+__all__ = ["open_head", "retrain", "set_classifier", "tukey", "which_head"]
+
+
+def which_head() -> Any:
+    """The setting of a calibration that says what it starts from."""
+    about = "mean_of_personal: where heads are personal, calibrate their mean"
+    return setting("server", about, choices=("server", "mean_of_personal"))
 
 
 def open_head(net: Net, replace: bool, power: float | None = None) -> Net:
@@ -29,7 +36,7 @@ def open_head(net: Net, replace: bool, power: float | None = None) -> Net:
         weight = head.weight.detach() * head.scale
         return set_classifier(net, weight, feat=head.feat, power=power, bias=head.bias)
     head.power = power
-    head.spec = {k: v for k, v in spec_of(net).items() if k != "kind"} | {"power": power}  # type: ignore[assignment]
+    head.spec = {k: v for k, v in spec_of(net).items() if k != "kind" or v == "nearest"} | {"power": power}  # type: ignore[assignment]
     net.head = head
     return net
 

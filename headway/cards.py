@@ -13,14 +13,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headway import rounds, show
+from headway import rounds, travels
 from headway.engine import LocalEngine
 from headway.methods import REGISTRY, recipe
 from headway.methods.guide import guide
@@ -179,9 +179,9 @@ def traffic(text: str) -> Traffic:
     x, y = task.data[0]
     asked = made.survey(rounds.global_net(server, made, task), x, y) if made.acting("survey") else {}
     return Traffic(
-        cast.nbytes(), reports[0].nbytes(), size(asked),
-        (*show.parts(list(cast.w)), *keys(cast.sent)), (*show.parts(list(reports[0].w)), *keys(reports[0].sent)),
-        tuple(f"{p}: {'one answer a class' if all(map(str.isdigit, a)) else ', '.join(a)}" for p, a in asked.items()),
+        cast.nbytes(), reports[0].nbytes(), nbytes(asked),
+        (*travels.parts(list(cast.w)), *keys(cast.sent)), (*travels.parts(list(reports[0].w)), *keys(reports[0].sent)),
+        tuple(f"{p}: {travels.what_is_asked(a)}" for p, a in asked.items()),
     )  # fmt: skip
 
 
@@ -193,15 +193,6 @@ def toy() -> Task:
 @lru_cache
 def fedavg() -> Traffic:
     return traffic("fedavg")
-
-
-def size(value: Any) -> int:
-    """nbytes that also looks into dataclasses."""
-    if isinstance(value, dict):
-        return sum(size(v) for v in value.values())
-    if is_dataclass(value):
-        return sum(size(getattr(value, f.name)) for f in fields(value))
-    return nbytes(value)
 
 
 def keys(notes: dict[str, Any]) -> list[str]:
@@ -216,7 +207,7 @@ def traffic_text(piece: type[Piece]) -> str:
     """What goes down, up, stays and is asked once, for the recipe that shows the piece."""
     text = guide(piece.name).recipe
     made: Recipe = recipe(text)
-    t, base, words = traffic(text), fedavg(), show.travels(made)
+    t, base, words = traffic(text), fedavg(), travels.travels(made)
     lines = [
         ("down", ", ".join(t.down_parts) or "nothing", f"{t.down:,}", times(t.down, base.down)),
         ("up", ", ".join(t.up_parts) or "nothing", f"{t.up:,}", times(t.up, base.up)),

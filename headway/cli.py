@@ -146,14 +146,19 @@ def list_command(
 @app.command("explain")
 def explain_command(
     recipe: str = typer.Argument(..., help="the recipe"),
+    privacy: bool = typer.Option(False, "--privacy", help="what leaves a client, and what it tells of its data"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
     """Who acts where in the round, and what travels."""
     from headway import show
     from headway.methods import recipe as parse
+    from headway.travels import leaves
 
     parsed = parse(recipe)
-    emit(as_json, show.explanation(parsed), lambda c: show.explain_text(c, parsed))
+    if privacy:
+        emit(as_json, leaves(parsed), lambda c: show.privacy_text(c, parsed))
+    else:
+        emit(as_json, show.explanation(parsed), lambda c: show.explain_text(c, parsed))
 
 
 @app.command("cite")

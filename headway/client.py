@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from headway.heads import DualHead, TwinHead
 from headway.local import Batch, Local, Phase, effective_steps, in_body
-from headway.models.net import Net
+from headway.models.net import Net, normalises_by_batch
 from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
 from headway.state import Broadcast, Client, Report
@@ -47,10 +48,10 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
     phases = recipe.phases(task.epochs)
     lr = task.lr(cast.round)
     plan = [batch_plan(task, net, phase, len(y)) for phase in phases]
-    weights = gradient_weights(task, net, phases, plan, recipe, lr)
+    weights, pulled = (gradient_weights(task, net, phases, plan, recipe, lr, pull) for pull in (free, recipe.proximal))
     local = Local(
         net, cast.w, x, y, cast.round, lr, weights, recipe.share, kept=client.kept, sent=cast.sent, ready={},
-        fit=partial(fit, recipe, task, cast, client.id, net),
+        k_pulled=pulled, fit=partial(fit, recipe, task, cast, client.id, net),
     )  # fmt: skip
     local = local.prepared(recipe.prepare(local))
 
@@ -70,7 +71,9 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
     return report, Client(client.id, personal, keep, momentum if task.persist_momentum else Tree())
 
 
-def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float) -> Tree:
+def fit(
+    recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tree, mu: float, plain: bool = False
+) -> Tree:
     """A second model trained on the client's data from `start`, by the recipe's criterion, pulled to w^t by mu."""
     x, y = task.data[k]
     second = copy.deepcopy(net).load(cast.stats, start)
@@ -78,7 +81,7 @@ def fit(recipe: Recipe, task: Task, cast: Broadcast, k: int, net: Net, start: Tr
     local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), Tree(), recipe.share, {}, {}, {})
     local = local.prepared(pulled.prepare(local))
     with torch.enable_grad(), named_randomness(task, "second model", cast.round, k) as rng:
-        phase = Phase(task.epochs)
+        phase = Phase(task.epochs, momentum=0.0, weight_decay=0.0) if plain else Phase(task.epochs)
         run_phase(pulled, task, local, phase, batch_plan(task, second, phase, len(y)), rng, Tree())
     return second.params().copy() | second.stats()
 
@@ -133,13 +136,15 @@ def run_phase(
     left = plan.steps
     for _ in range(phase.epochs):
         losses = []
+        local.seen.clear()
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
             index = i.repeat(2) if plan.doubled else i
             backward = Backward(recipe, task, local, phase, index, rng, losses, features)
             if direct:
                 backward.run()  # nobody looks at the gradient: it goes from autograd to the optimiser
             else:
-                net.set_gradient(judge.correct(judge.gradient(backward, local), local))
+                g = judge.gradient(backward, local)
+                net.set_gradient(g | judge.correct(g.only(local.w0.__contains__), local))
             if task.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(list(trained.values()), task.clip_norm)
             sgd.step()
@@ -153,8 +158,8 @@ def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
     """The client's features, computed once, when nothing that feeds the head moves and nothing changes the inputs."""
     net = local.net
     moves = any(phase.trains(name) for name, _ in net.named_parameters() if in_body(name))
-    by_batch = any(isinstance(m, BATCH_NORMS) and m.running_mean is None for m in net.body.modules())
-    return None if moves or by_batch or task.augment else net.features_of(local.x)
+    changes = moves or phase.awake or task.augment or normalises_by_batch(net.body)
+    return None if changes else net.features_of(local.x)
 
 
 def rows_of(x: Tensor) -> Tensor:
@@ -178,7 +183,7 @@ def optimiser(task: Task, phase: Phase, trained: dict[str, nn.Parameter], lr: fl
 
 @dataclass(frozen=True)
 class Backward:
-    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters (piece.Grad)."""
+    """One forward and backward pass: the gradient of the recipe's loss over all parameters (piece.Grad)."""
 
     recipe: Recipe
     task: Task
@@ -200,7 +205,7 @@ class Backward:
             self.run(x, y)
         if present is not None:
             net.load(present)
-        return net.gradient().only(lambda name: name in self.local.w0)  # not what was thawed for this client
+        return Tree({k: g if self.phase.trains(k) else torch.zeros_like(g) for k, g in net.gradient().items()})
 
     def run(self, x: Tensor | None = None, y: Tensor | None = None) -> None:
         """Fill the parameters' gradients, on the step's own batch unless another is given."""
@@ -228,11 +233,14 @@ class Backward:
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
         h = net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
-        own = self.phase.loss == "criterion" and hasattr(net.head, "personal")
-        if self.phase.loss == "ce" or own:  # of the classifier that predicts for this client
-            return FEDAVG.criterion(Batch(x, y, h, getattr(net.head, "personal", net.head)(h)), self.local)
-        z = net.head(recipe.lift(h, y, self.local) if whole else h)  # [B, C]
-        batch = Batch(x, y, h, z)
+        if whole and recipe.wants_seen():
+            self.local.seen.append((h.detach(), y))
+        two = isinstance(net.head, TwinHead | DualHead)
+        if self.phase.loss == "ce" or (self.phase.loss == "criterion" and two):
+            mine = net.head.personal if two else net.head  # the classifier that predicts for this client
+            return FEDAVG.criterion(Batch(x, y, h, mine(h)), self.local)  # type: ignore[operator]
+        lifted = recipe.lift(h, y, self.local) if whole else h
+        batch = Batch(x, y, h, net.head(lifted), lifted)
         loss = recipe.criterion(batch, self.local)
         if whole and recipe.acting("penalty"):
             loss = loss + recipe.penalty(batch, self.local)
@@ -271,23 +279,29 @@ def batch_plan(task: Task, net: Net, phase: Phase, n: int) -> Plan:
         batches -= 1
     steps = phase.epochs * batches if phase.steps is None else min(phase.steps, phase.epochs * batches)
     lone = bool(norms) and min(n, task.batch_size) == 1
-    return Plan(batches, steps, lone, lone and any(m.running_mean is None for m in norms))
+    return Plan(batches, steps, lone, lone and normalises_by_batch(net))
 
 
 def gradient_weights(
-    task: Task, net: Net, phases: Sequence[Phase], plan: Sequence[Plan], recipe: Recipe, lr: float
-) -> Tree:
+    task: Task, net: Net, phases: Sequence[Phase], plan: Sequence[Plan], recipe: Recipe, lr: float,
+    pull: Callable[[str], float],
+) -> Tree:  # fmt: skip
     """K_eff by parameter: what (w^t - w_k) / eta weighs in gradients; infinite where no phase trains it."""
     weights = Tree()
     for name, p in net.named_parameters():
         if recipe.share(name):
-            total = sum(
-                effective_steps(s.steps, momentum_of(task, phase, name)) * phase.lr(name) * (rate_of(phase, lr) / lr)
-                for phase, s in zip(phases, plan, strict=True)
-                if phase.trains(name)
-            )
+            total = 0.0
+            for phase, s in zip(phases, plan, strict=True):
+                if phase.trains(name):
+                    rate = rate_of(phase, lr) * phase.lr(name)
+                    steps = effective_steps(s.steps, momentum_of(task, phase, name), rate * pull(name))
+                    total += steps * rate / lr
             weights[name] = torch.tensor(total or math.inf, device=p.device)
     return weights
+
+
+def free(name: str) -> float:
+    return 0.0
 
 
 def momentum_of(task: Task, phase: Phase, name: str) -> float:
@@ -303,7 +317,9 @@ def rate_of(phase: Phase, lr: float) -> float:
 def set_mode(net: Net, phase: Phase, lone_sample: bool) -> None:
     """Train mode only where something moves: a frozen extractor must not shift its running statistics."""
     moving = [name for name, _ in net.named_parameters() if phase.trains(name)]
-    net.eval()
+    net.train(phase.awake)
+    if phase.awake and not lone_sample:
+        return
     net.body.train(any(name.startswith("body.") for name in moving))
     net.head.train(any(name.startswith("head.") for name in moving))
     for prefix, module in net.named_modules():

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from headway.conflicts import check_settings
 from headway.data import Dataset, load
 from headway.engine.session import check_engine
 from headway.errors import ConfigError, nearest
-from headway.experiment import Options, execute
+from headway.experiment import Options, check_fits, execute
 from headway.methods import recipe as parse_recipe
 from headway.opening import can_continue
 from headway.recipes import Recipe
@@ -25,15 +26,22 @@ from headway.settings import Settings
 from headway.task import Task, build
 from headway.values import write_atomic
 
+
+def traffic(summary: dict[str, Any]) -> tuple[float, float]:
+    """Bytes up and down, what a calibration asked at the end included (D16)."""
+    up, down = (summary[f"bytes_{way}"] + summary.get(f"survey_bytes_{way}", 0) for way in ("up", "down"))
+    return up, down
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "global": lambda s: s["global_acc"],
     "last5": lambda s: s["last5"],
     "best": lambda s: s["best"],
-    "balanced": lambda s: s.get("calibrated", s)["balanced_acc"],
+    "balanced": lambda s: s["balanced_acc"],
     "personal": lambda s: s["personal"] and s["personal"]["mean"],
     "personal_std": lambda s: s["personal"] and s["personal"]["std"],
     "pooled": lambda s: s["personal"] and s["personal"]["pooled"],
-    "megabytes": lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6,
+    "megabytes": lambda s: sum(traffic(s)) / 1e6,
     "seconds": lambda s: s["seconds"],
 }
 
@@ -48,13 +56,18 @@ class Row:
     failed: int
 
     def mean(self, figure: str) -> float | None:
-        known = [v for v in self.values[figure] if v is not None]
+        known = self._known(figure)
         return float(np.mean(known)) if known else None
 
     def std(self, figure: str) -> float | None:
         """Spread over seeds (ddof=0)."""
-        known = [v for v in self.values[figure] if v is not None]
+        known = self._known(figure)
         return float(np.std(known)) if known else None
+
+    def _known(self, figure: str) -> list[float]:
+        if figure not in self.values:
+            raise KeyError(f"there is no figure '{figure}'; {nearest(figure, self.values)}")
+        return [v for v in self.values[figure] if v is not None]
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,8 @@ def compare(
     done: dict[Path, bool] = {}
     for recipe in parsed:  # recipes and folders are checked before the first one runs
         first = tasks[seeds[0]]
-        recipe.check(recipe, first.dim, first.classes)
+        check_fits(recipe, first.dim, first.classes, first.settings)
+        check_settings(recipe, first.settings)
         for seed in seeds:
             folder = out / place(recipe, seed)
             done[folder] = finished(folder, recipe, tasks[seed], options.overwrite)

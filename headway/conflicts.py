@@ -9,8 +9,10 @@ from headway.errors import RecipeError
 if TYPE_CHECKING:
     from headway.piece import Piece
     from headway.recipes import Recipe
+    from headway.settings import Settings
 
 UNIT_FEATURES = ("l2", "proj+l2")
+TWO_HEADED = ("twin", "dual", "hyper")
 
 
 def check(recipe: Recipe) -> None:
@@ -29,7 +31,7 @@ def check(recipe: Recipe) -> None:
                 refuse(recipe, p.name, holder, f"{p.name} shares the classifier alone and {holder} freezes it")
         if frozen and p.name == "alternate" and not trains_head(recipe):
             refuse(recipe, p.name, holder, f"{p.name} trains the classifier in its turn and {holder} freezes it")
-        two = recipe.owner("kind") if head.get("kind", "single") != "single" else ""
+        two = recipe.owner("kind") if head.get("kind") in TWO_HEADED else ""
         if two and p.slot == "head" and p.name != "linear":
             refuse(recipe, p.name, two, f"{two} has two linear classifiers of its own and {p.name} shapes another")
         if p.needs_server and (alone := recipe.piece("local")):
@@ -45,6 +47,19 @@ def check(recipe: Recipe) -> None:
     _per_fedavg(recipe)
     _memory(recipe, head.get("feat", "id"))
     _calibration(recipe)
+
+
+def bounded_logits(recipe: Recipe) -> list[str]:
+    """Advice for a sum of pieces whose logits cannot leave [-scale, scale]; sphere is published so."""
+    head = recipe.head()
+    scale = head.get("scale", 1.0)
+    if head.get("feat") != "l2" or head.get("wnorm") != "unit" or scale == "learnable" or float(scale) > 1:
+        return []
+    one, two = recipe.owner("feat"), recipe.owner("wnorm")
+    said = (
+        f"{one} and {two} together keep the logits within {float(scale):g} and underfit; use etf(scale=...) or cosine"
+    )
+    return [said] if one != two else []
 
 
 def trains_head(recipe: Recipe) -> bool:
@@ -85,10 +100,34 @@ def _calibration(recipe: Recipe) -> None:
             refuse(recipe, p.name, holder, f"{p.name} retrains the classifier and {holder} freezes it",
                    f"write {p.name}(replace_head=true) to put a trained one in its place")  # fmt: skip
         for other in recipe.pieces:
-            if other.slot in ("share", "base") and _hides_head(other):
-                refuse(
-                    recipe, p.name, other.name, f"{p.name} calibrates the global classifier and {other.name} has none"
-                )
+            if other.slot in ("share", "base") and _hides_head(other) and not _averages(p, other):
+                refuse(recipe, p.name, other.name, f"{p.name} calibrates the global classifier and {other.name} has "
+                       f"none", f"drop {p.name}, or write {p.name}(global_head=mean_of_personal)")  # fmt: skip
+
+
+def check_settings(recipe: Recipe, s: Settings) -> None:
+    """Raise for a piece and a setting of the task that contradict each other."""
+    for p in recipe.pieces:
+        if s.persist_momentum and p.counts_steps:
+            raise RecipeError(
+                f"persist_momentum=true: {p.name} divides by the steps of a round whose momentum starts at zero; "
+                f"use persist_momentum=false, or momentum=0"
+            )
+    if s.personal_from == "calibrated":
+        calib = recipe.decider("calibrate")
+        if calib.slot != "calib":
+            raise RecipeError("personal_from=calibrated: the recipe does not calibrate; add ccvr, or use global")
+        head = recipe.head()
+        other = head.get("weights", "trainable") != "trainable" or head.get("kind", "single") != "single"
+        if other or calib.name == "ffc" or getattr(calib, "transform", "none") != "none":
+            raise RecipeError(
+                f"personal_from=calibrated: {calib.name} gives the model another kind of classifier here, and clients "
+                f"train the recipe's own; use personal_from=global"
+            )
+
+
+def _averages(p: Piece, other: Piece) -> bool:
+    return getattr(p, "global_head", "server") == "mean_of_personal" and other.slot == "share"
 
 
 def _hides_head(p: Piece) -> bool:

@@ -20,6 +20,10 @@ class RecipeError(HeadwayError):
     """A recipe does not parse, or its pieces cannot work together."""
 
 
+class WidthError(RecipeError):
+    """A head that needs more features than the body gives."""
+
+
 class DataError(HeadwayError):
     """A data set is unknown, missing, damaged or not what a classifier can learn from."""
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway import rounds
+from headway import conflicts, rounds
 from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError
+from headway.errors import CheckpointError, EngineError, WidthError
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -37,6 +37,7 @@ from headway.rundir import (
     locked,
     prepare_folder,
     read_json,
+    read_model,
     read_table,
     save_tensors,
     truncate,
@@ -102,7 +103,8 @@ def execute(
     if task is None:
         check_before_loading(parsed, s)
     task = (task or build(s, device=options.device)).for_recipe(parsed)
-    parsed.check(parsed, task.dim, task.classes)
+    check_fits(parsed, task.dim, task.classes, task.settings)
+    conflicts.check_settings(parsed, s)
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
     with locked(out):
@@ -135,9 +137,13 @@ def resume(
     config = read_json(out / "config.json")
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])
-    if (out / "summary.json").exists():
-        return Run(out)
     check_config(config, out)
+    if (out / "summary.json").exists():
+        try:
+            read_model(out / "model.safetensors")
+            return Run(out)
+        except CheckpointError:  # the checkpoint has all that the model was made from
+            (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
     how |= {"address": config["options"].get("address")} | dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
@@ -204,6 +210,8 @@ class Experiment:
         row["clients"] = len(reports)
         row["bytes_up"] = sum(r.nbytes() for r in reports)
         row["bytes_down"] = cast.nbytes() * len(reports)
+        if self.recipe.acting("trace"):
+            row["trace"] = self.recipe.trace(cast.w, reports, self.task.weights(reports))
         row["diverged"] = not all(np.isfinite(v) for v in (row["global_loss"], row["train_loss"]) if v is not None)
         row = strict(row)
         self.rows.append(row)
@@ -228,7 +236,11 @@ class Experiment:
         if not rounds.has_global_model(self.recipe, self.task):
             values = (None, None, None)
         values = (*values, own.mean, own.pooled)
-        return dict(zip(SCORES, values, strict=True))
+        scores = dict(zip(SCORES, values, strict=True))
+        if self.recipe.acting("shown"):
+            raw = rounds.global_net(server, self.recipe, self.task, iterate=True)
+            scores["iterate_acc"] = global_score(raw, self.engine, self.task).acc
+        return scores
 
     def _diverged(self) -> bool:
         """No round can mend a model that is no longer made of numbers."""
@@ -261,6 +273,8 @@ class Experiment:
         found, damaged = self.checkpoints.load(self.task.device)
         for what in damaged:
             self.options.progress.say(f"checkpoint {what} is damaged and was passed over")
+        if damaged and not found:
+            self.options.progress.say("no whole checkpoint is left: training starts again at round 1")
         for name in ("metrics.jsonl", "timings.jsonl"):
             truncate(self.out / name, found.extra[name] if found else 0)
         if found:
@@ -324,7 +338,15 @@ def check_before_loading(recipe: Recipe, s: Settings) -> None:
     if entry is None or s.model not in MODELS or not entry.shape:
         return
     dim = body(s.model, entry.shape, bn=s.bn_of(s.model), seed_stream=stream(s.seed, "init")).dim
-    recipe.check(recipe, int(dim), entry.classes)  # type: ignore[arg-type]
+    check_fits(recipe, int(dim), entry.classes, s)  # type: ignore[arg-type]
+
+
+def check_fits(recipe: Recipe, dim: int, classes: int, s: Settings) -> None:
+    """The recipe's own checks; a body that is too narrow is named with its data."""
+    try:
+        recipe.check(recipe, dim, classes)
+    except WidthError as error:
+        raise WidthError(f"{error} (model={s.model}, data={s.data})") from None
 
 
 def check_config(config: Any, out: Path) -> None:

@@ -108,6 +108,24 @@ class TwinHead(nn.Module):
         return z
 
 
+class NearestHead(Head):
+    """A linear classifier to train by, and global prototypes P_c to predict by: z_c = -||h - P_c||^2 where known."""
+
+    proto: Tensor
+    known: Tensor
+
+    def __init__(self, dim: int, classes: int, rng: torch.Generator, **spec: Any):
+        super().__init__(dim, classes, rng, **spec)
+        self.register_buffer("proto", torch.zeros(classes, dim))  # [C, d]
+        self.register_buffer("known", torch.zeros(classes))  # 1 where a prototype exists
+
+    def personal(self, h: Tensor) -> Tensor:
+        if not self.known.any():
+            return self.forward(h)  # before the first round there is nothing to be near to
+        gap = torch.cdist(h, self.proto).square()  # [B, C]
+        return (-gap).masked_fill(self.known == 0, -math.inf)
+
+
 class DualHead(nn.Module):
     """A generic classifier G for everybody and the client's own residual P: z_g = G(h), personal z_g + P(h)."""
 
@@ -188,6 +206,7 @@ WEIGHTS: dict[str, Callable[[int, int, torch.Generator], Tensor]] = {
 }
 KINDS: dict[str, Callable[..., nn.Module]] = {
     "single": Head,
+    "nearest": NearestHead,
     "twin": TwinHead,
     "dual": DualHead,
     "hyper": HyperHead,

@@ -39,7 +39,7 @@ def same_rate(name: str) -> float:
     return 1.0
 
 
-def no_fit(start: Tree, mu: float) -> Tree:
+def no_fit(start: Tree, mu: float, plain: bool = False) -> Tree:
     raise RuntimeError("a second model is trained in `report`, at the end of a client's round")
 
 
@@ -49,6 +49,7 @@ class Batch:
     y: Tensor  # [B]
     h: Tensor  # [B, d]  features, before any lift
     z: Tensor  # [B, C]  logits
+    lifted: Tensor | None = None  # [B, d]  what the head saw, where that is known to differ from h
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Phase:
     plain: Names = nothing  # parameters that step without momentum and weight decay
     momentum: float | None = None  # of its own instead of the task's
     weight_decay: float | None = None
+    awake: bool = False  # what it does not train is in train mode too
     loss: str = "recipe"  # recipe: all of its loss and corrections; criterion: without its penalties; ce: plain
 
 
@@ -83,7 +85,9 @@ class Local:
     kept: dict[str, Any]  # what the piece remembered from its last round here
     sent: dict[str, Any]  # what its server side broadcast this round
     ready: dict[str, Any]  # what its `prepare` made for this round
-    fit: Callable[[Tree, float], Tree] = no_fit  # (start, mu) -> a second model trained here, pulled to w0 by mu
+    k_pulled: Tree = field(default_factory=Tree)  # the same where proximal terms pull w_k back to w^t
+    fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -99,9 +103,16 @@ class Local:
 
     def class_means(self) -> Tensor:
         """Mean feature of each local class in eval mode, [C, d]; zero rows for absent classes."""
-        h = self.net.features_of(self.x)  # [n_k, d]
-        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, self.y, h)  # [C, d]
-        return sums / self.counts.clamp(min=1)[:, None]
+        return self._means(self.net.features_of(self.x), self.y)
+
+    def seen_means(self) -> Tensor:
+        """Mean feature of each class as training saw it in its last epoch, [C, d]; zero rows for absent classes."""
+        h, y = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
+        return self._means(h, y)
+
+    def _means(self, h: Tensor, y: Tensor) -> Tensor:
+        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, y, h)  # [C, d]
+        return sums / torch.bincount(y, minlength=self.net.classes).clamp(min=1)[:, None]
 
     def frozen(self, w: Tree) -> Net:
         """A copy of the net that holds w and learns nothing: a teacher, or the model of last round."""
@@ -120,7 +131,16 @@ class Local:
         return view
 
 
-def effective_steps(steps: int, momentum: float) -> float:
-    """Total weight of the gradients in w_0 - w_tau, over eta: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)."""
+def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """Total weight of the gradients in w_0 - w_tau, over eta: (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho).
+
+    With a proximal term, q = eta mu: the displacement of a unit gradient, m <- rho m + 1 - q d, d <- d + m.
+    """
     rho = momentum
+    if pull:
+        d = m = 0.0
+        for _ in range(steps):
+            m = rho * m + 1 - pull * d
+            d += m
+        return d
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -53,3 +53,19 @@ class Moments:
         noise = torch.randn(m, len(self.mean), generator=rng, dtype=torch.float64)
         draws = noise * values.clamp(min=0).sqrt() @ vectors.T
         return (self.mean.cpu() + draws).float().to(self.mean.device)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """What a ridge regression needs of a set of vectors z with one-hot labels Y: A = Z^T Z and B = Z^T Y."""
+
+    A: Tensor  # [d, d]
+    B: Tensor  # [d, C]
+
+    def __add__(self, other: Gram) -> Gram:
+        return Gram(self.A + other.A, self.B + other.B)
+
+    def nbytes(self) -> int:
+        """As it travels: half of the symmetric A and all of B, in float32."""
+        d = len(self.A)
+        return 4 * (d * (d + 1) // 2 + self.B.numel())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,35 +24,68 @@ if TYPE_CHECKING:
     from headway.task import Task
 
 
+OWN_FOLDERS = ("checkpoint", "clients", "working", "calibrated", "personalised")
+OWN_SUFFIXES = (".safetensors", ".json", ".tmp")
+
+
 def can_continue(out: Path, identity: Mapping[str, Any], overwrite: bool) -> bool:
     """Whether the directory holds an unfinished run of this request; another run there is never overwritten."""
     if not (out / "config.json").exists():
-        ours = {*OWN_FILES, "checkpoint", "clients", "working"}  # what a run killed in its first moment leaves
+        ours = {*OWN_FILES, *OWN_FOLDERS}  # what a run killed in its first moment leaves
         foreign = [p.name for p in out.iterdir() if not p.name.startswith(".") and p.name not in ours]
-        if foreign and not overwrite:
+        if foreign:
             raise CheckpointError(
                 f"out={out}: the folder is not empty ({foreign[0]}, ...) and holds no run; choose another --out"
             )
         return False
+    config = read_json(out / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("identity"), dict):
+        raise CheckpointError(
+            f"out={out}: its config.json is not headway's, so nothing is replaced; choose another --out"
+        )
     if overwrite:
         return False
-    config = read_json(out / "config.json")
-    found = config.get("identity", {}) if isinstance(config, dict) else {}
-    differ = [k for k in {**found, **identity} if found.get(k) != identity.get(k)]
-    if differ:
-        shown = ", ".join(f"{k}={found.get(k)}" for k in differ[:3])
+    if differ := differences(config["identity"], identity):
         raise CheckpointError(
-            f"out={out}: it holds another run ({shown}); choose another --out, or --overwrite to replace it"
+            f"out={out}: it holds another run ({differ}); choose another --out, or --overwrite to replace it"
         )
     return not (out / "summary.json").exists()
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What sets two runs apart, in words: both sides of a setting; of a file, that it has changed."""
+    differ = [k for k in {**there, **here} if there.get(k) != here.get(k)]
+    changed = {"data_hash": "data", "model_hash": "model", "weights_hash": "weights", "body_hash": "model"}
+    told = []
+    for key in differ:
+        if key == "partition_hash" and any(k in differ for k in ("data_hash", "partition", "clients", "seed")):
+            continue  # it follows from the others
+        name = changed.get(key)
+        text = (
+            f"{name} {there.get(name)} has changed since"
+            if name
+            else f"{key}: {there.get(key)} there, {here.get(key)} here"
+        )
+        if name not in differ:
+            told.append(text)
+    return ", ".join(told[:3])
 
 
 def clear(out: Path) -> None:
     """Start anew: remove this tool's own files, nothing else."""
     for name in OWN_FILES:
         (out / name).unlink(missing_ok=True)
-    for name in ("checkpoint", "clients", "working"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    for folder in (out / name for name in OWN_FOLDERS):
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        for path in sorted(folder.rglob("*"), reverse=True):  # what is inside comes before its folder
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # somebody's file is in it
+                    path.rmdir()
+            elif path.suffix in OWN_SUFFIXES:
+                path.unlink()
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway import rounds
+from headway.conflicts import TWO_HEADED
 from headway.diagnostics.accuracy import PersonalScore, curve_figures, failure, global_score, rounds_to
 from headway.local import in_body
 from headway.models.net import Net
@@ -35,12 +36,13 @@ class Outcome:
     def figures(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], Net]:
         """The summary without sums over time, and the model the run ends with."""
         server, recipe, task = self.server, self.recipe, self.task
-        net = rounds.global_net(server, recipe, task)
+        start = rounds.calibration_start(server, recipe, self.engine.store)
+        net = rounds.global_net(start, recipe, task)
         score = global_score(net, self.engine, task)
-        judged = "global_acc" if recipe.share("head.weight") else "personal_acc"  # an untrained head is no failure
+        shared = rounds.has_global_model(recipe, task)
+        judged = "global_acc" if shared and recipe.share("head.weight") else "personal_acc"  # an untrained head may err
         failed = failure(rows, task.classes, judged)
         diverged = any(row["diverged"] for row in rows)
-        shared = rounds.has_global_model(recipe, task)
         summary: dict[str, Any] = {
             "recipe": str(recipe),
             "label": recipe.title,
@@ -54,6 +56,9 @@ class Outcome:
             "balanced_acc": score.balanced if shared else None,
             "per_class": score.per_class if shared else None,
         }
+        if recipe.acting("shown"):
+            raw = rounds.global_net(server, recipe, task, iterate=True)
+            summary["iterate_acc"] = global_score(raw, self.engine, task).acc
         if recipe.acting("calibrate") and not diverged:
             self.say("calibrating")
             sizes: list[int] = []
@@ -61,19 +66,23 @@ class Outcome:
             summary["survey_bytes_up"] = sum(sizes)
             summary["survey_bytes_down"] = len(sizes) * (server.w.only(in_body).nbytes() + server.stats.nbytes())
             after = global_score(net, self.engine, task)
-            summary["global_acc"] = after.acc
-            summary["calibrated"] = {
-                "before": score.acc,
-                "after": after.acc,
-                "loss": after.loss,
-                "balanced_acc": after.balanced,
-                "per_class": after.per_class,
-            }
-        return summary | self.personal(diverged), net
+            figures = {"loss": after.loss, "balanced_acc": after.balanced, "per_class": after.per_class}
+            before = {f"{name}_before": summary["global_loss" if name == "loss" else name] for name in figures}
+            summary["calibrated"] = {"before": score.acc, "after": after.acc, **figures, **before}
+            summary |= {
+                "global_acc": after.acc,
+                "global_loss": after.loss,
+            }  # the figures are those of model.safetensors
+            summary |= {"balanced_acc": after.balanced, "per_class": after.per_class}
+        start = rounds.shown_of(server, recipe)
+        if task.settings.personal_from == "calibrated":
+            start = replace(start, w=net.params().copy())
+        return summary | self.personal(diverged, start), net
 
-    def personal(self, diverged: bool = False) -> dict[str, Any]:
+    def personal(self, diverged: bool = False, start: Server | None = None) -> dict[str, Any]:
         """The clients' own models on their own tests, after whatever makes them personal."""
-        server, recipe, task = self.server, self.recipe, self.task
+        recipe, task = self.recipe, self.task
+        start = start or rounds.shown_of(self.server, recipe)
         if not self.ids or diverged:
             return {"personal": None}
         self.say("personal models")
@@ -83,9 +92,7 @@ class Outcome:
         if keep:
             (self.out / "clients").mkdir(exist_ok=True)
         results = []
-        for result in self.engine.personal(
-            recipe, task, rounds.cast_of(rounds.shown_of(server, recipe), recipe), self.ids, phases, keep
-        ):
+        for result in self.engine.personal(recipe, task, rounds.cast_of(start, recipe), self.ids, phases, keep):
             if keep:
                 save_tensors(
                     result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe), recipe.head()
@@ -109,11 +116,9 @@ class Outcome:
 
     def mean_head(self) -> dict[str, Any]:
         """Where heads are personal: the global accuracy with the mean of them, beside the untrained one."""
-        store = self.engine.store
-        clients = [c for k in store.ids() if (c := store.get(k)) is not None and c.personal]
-        if not clients:
+        mean = rounds.with_mean_of_personal(self.server, self.engine.store)
+        apart = self.recipe.head().get("kind") in TWO_HEADED  # their own classifiers take no part in the global answer
+        if mean is self.server or apart:
             return {}
-        means = rounds.mean_of_personal([c.personal for c in clients])
-        w, stats = (tree | means.only(tree.__contains__) for tree in (self.server.w, self.server.stats))
-        net = rounds.global_net(replace(self.server, w=w, stats=stats), self.recipe, self.task)
+        net = rounds.global_net(mean, self.recipe, self.task)
         return {"global_acc_mean_of_personal": global_score(net, self.engine, self.task).acc}

@@ -37,7 +37,7 @@ one, chain, total, merge, own = (_mark(fold) for fold in ("one", "chain", "total
 
 
 class Grad(Protocol):
-    """One forward and backward pass: the gradient of the recipe's loss over the shared parameters.
+    """One forward and backward pass: the gradient of the recipe's loss over all parameters, personal ones too.
 
     `at`: at these parameters instead of the present ones, which are put back. `batch`: 0 is the step's own; 1, 2, ...
     are drawn from the client's data, the same one for the same number. `still`: running statistics do not move.
@@ -82,6 +82,16 @@ class Piece:
     personal_as_received: ClassVar[bool] = False  # clients' own models need no further training
     also: ClassVar[dict[str, str]] = {}  # other names of settings, as papers and tables write them
     moves_classifier: ClassVar[bool] = False  # means nothing where the classifier is frozen
+    holds: ClassVar[dict[str, str]] = {}  # the server's note -> the frozen tensor of the head it starts as
+    counts_steps: ClassVar[bool] = False  # divides by K_eff, which takes the momentum to start at zero every round
+
+    def proximal(self, name: str) -> float:
+        """mu of a proximal term on this parameter: FedNova counts steps by it."""
+        return 0.0
+
+    def wants_seen(self) -> bool:
+        """Whether `local.seen` is to hold the features of the last epoch."""
+        return False
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -129,6 +139,10 @@ class Piece:
     @one
     def phases(self, epochs: int) -> list[Phase]:
         return [Phase(epochs)]
+
+    @chain
+    def pace(self, phase: Phase) -> Phase:  # how a phase of local training steps: its rate, momentum, decay
+        return phase
 
     @own
     def prepare(self, local: Local) -> dict[str, Any]:  # teachers, priors, masks: read as local.ready
@@ -180,6 +194,11 @@ class Piece:
     @chain
     def post(self, w: Tree, reports: Sequence[Report]) -> Tree:
         return w
+
+    @own
+    def trace(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> dict[str, float]:
+        """Numbers of the round worth a line in the metrics; w is what the clients received."""
+        return {}
 
     # ---- what is evaluated
     @one

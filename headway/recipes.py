@@ -96,7 +96,16 @@ class Recipe(Piece):
         return self.decider("share").share(name)
 
     def phases(self, epochs: int) -> list[Phase]:
-        return self.decider("phases").phases(epochs)
+        phases = self.decider("phases").phases(epochs)
+        for p in self.acting("pace"):
+            phases = [p.pace(phase) for phase in phases]
+        return phases
+
+    def proximal(self, name: str) -> float:
+        return sum(p.proximal(name) for p in self.pieces)
+
+    def wants_seen(self) -> bool:
+        return any(p.wants_seen() for p in self.pieces)
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
         return self.decider("personalise").personalise(epochs, lr)
@@ -182,7 +191,8 @@ class Recipe(Piece):
             p.check(recipe, dim, classes)
 
     def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
-        return [text for p in self.acting("advise") for text in p.advise(recipe, rounds, lr)]
+        own = [text for p in self.acting("advise") for text in p.advise(recipe, rounds, lr)]
+        return own + conflicts.bounded_logits(recipe)
 
     def init_server(self, w: Tree, dim: int, classes: int) -> Notes:
         return {p.name: p.init_server(w, dim, classes) for p in self.acting("init_server")}
@@ -204,6 +214,10 @@ class Recipe(Piece):
         for p in self.acting("report"):
             send[p.name], keep[p.name] = p.report(w, local.of(p))
         return {k: v for k, v in send.items() if v}, {k: v for k, v in keep.items() if v}
+
+    def trace(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> dict[str, float]:
+        traces = {q.name: q.trace(w, [r.of(q) for r in reports], p) for q in self.acting("trace")}
+        return {f"{name}.{key}": value for name, notes in traces.items() for key, value in notes.items()}
 
     def absorb(self, kept: Notes, reports: Sequence[Report], num_clients: int) -> Notes:
         new = {

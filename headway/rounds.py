@@ -12,10 +12,11 @@ from headway.local import Phase, in_body
 from headway.models.net import Net
 from headway.recipes import Recipe
 from headway.state import Broadcast, Report, Server, nbytes
-from headway.tree import Tree, mean, stream
+from headway.tree import mean, stream
 
 if TYPE_CHECKING:
     from headway.engine.local import Engine
+    from headway.engine.store import ClientStore
     from headway.task import Task
 
 
@@ -65,7 +66,10 @@ def first_server(recipe: Recipe, task: Task) -> Server:
     """The server before any round, whether or not the recipe would be let run."""
     net = task.net(recipe)
     w = net.params().copy()
-    return Server(0, w, net.stats(), recipe.init_server(w.only(recipe.share), task.dim, task.classes))
+    kept = recipe.init_server(w.only(recipe.share), task.dim, task.classes)
+    for p in (p for p in recipe.pieces if p.holds):
+        kept[p.name] = kept.get(p.name, {}) | {note: net.frozen()[name] for note, name in p.holds.items()}
+    return Server(0, w, net.stats(), kept)
 
 
 def run(
@@ -86,16 +90,22 @@ def run(
     return server
 
 
-def global_net(server: Server, recipe: Recipe, task: Task) -> Net:
-    """The global model, ready to predict."""
-    shown = shown_of(server, recipe)
+def global_net(server: Server, recipe: Recipe, task: Task, iterate: bool = False) -> Net:
+    """The global model, ready to predict; `iterate`: the one training goes on from, where that is another."""
+    shown = server if iterate else shown_of(server, recipe)
     sent = recipe.broadcast(server.kept)
     return task.net(recipe).load(shown.w, shown.stats, recipe.equip(sent, None)).eval()
 
 
+def calibration_start(server: Server, recipe: Recipe, store: ClientStore) -> Server:
+    """What a calibration begins with: the server's model, or the mean of personal tensors where the piece says so."""
+    asks = getattr(recipe.decider("calibrate"), "global_head", "server")
+    return with_mean_of_personal(server, store) if asks == "mean_of_personal" else server
+
+
 def finish(server: Server, recipe: Recipe, task: Task, engine: Engine, sizes: list[int] | None = None) -> Net:
     """After the last round: survey every client, calibrate a copy of the global model; `sizes` gets bytes a survey."""
-    net = global_net(server, recipe, task)
+    net = global_net(calibration_start(server, recipe, engine.store), recipe, task)
     if not recipe.acting("calibrate"):
         return net
 
@@ -131,6 +141,11 @@ def has_global_model(recipe: Recipe, task: Task) -> bool:
     return any(recipe.share(name) for name in task.first_params(recipe) if in_body(name))
 
 
-def mean_of_personal(personal: Sequence[Tree]) -> Tree:
-    """The plain average of the clients' own parameters, in the order given: a global head where none is trained."""
-    return mean(personal, [1 / len(personal)] * len(personal))
+def with_mean_of_personal(server: Server, store: ClientStore) -> Server:
+    """The server with the plain average of what clients keep for themselves: a global head where none is trained."""
+    personal = [client.personal for k in store.ids() if (client := store.get(k)) is not None and client.personal]
+    if not personal:
+        return server
+    means = mean(personal, [1 / len(personal)] * len(personal))
+    w, stats = (tree | means.only(tree.__contains__) for tree in (server.w, server.stats))
+    return replace(server, w=w, stats=stats)

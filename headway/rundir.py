@@ -58,6 +58,9 @@ class Run:
     path: Path
     task: Task | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # a string is welcome too
+
     @cached_property
     def config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json")

@@ -25,6 +25,7 @@ class Settings(BaseModel):
     test_size: Count | None = Field(None, description="take a fixed subset of this many test samples")
     model: str = Field("auto", description="a model of `headway list models`, or file.py:Name of your own")
     weights: str | None = Field(None, description="safetensors file the body starts from")
+    weights_head: bool = Field(False, description="the classifier starts from --weights too (LG-FedAvg's warm start)")
     bn: Literal["auto", "running", "batch", "group"] = Field("auto", description="normalisation; auto: as published")
     normalise: Literal["dataset", "half", "imagenet", "none"] = Field("dataset", description="input statistics")
     augment: str = Field("none", description="crop(4)+flip, cutout(16), rotate(15)")
@@ -47,6 +48,9 @@ class Settings(BaseModel):
     persist_momentum: bool = Field(False, description="clients keep momentum buffers across rounds")
     seed: int = Field(0, ge=0, description="partition, sampling, first weights, data order")
     eval_every: Count = Field(1, description="evaluate after every so many rounds, and after the last")
+    personal_from: Literal["global", "calibrated"] = Field(
+        "global", description="the model clients make their own: the global one, or the calibrated"
+    )
     personal_clients: Count = Field(1000, description="at most this many clients are evaluated personally")
 
     @field_validator("lr_decay", mode="before")
@@ -95,6 +99,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
     if unknown:
         name = unknown[0]
         raise ConfigError(f"{name}={values[name]}: there is no setting '{name}'; {nearest(name, known)}")
+    for name, value in values.items():
+        if isinstance(value, bool) and Settings.model_fields[name].annotation is not bool:
+            raise ConfigError(f"{name}={value}: {name} must be {_allowed(name)}")
     try:
         return Settings.model_validate(dict(values))
     except ValidationError as error:

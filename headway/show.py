@@ -7,15 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headway import rounds
-from headway.client import first_client, train_client
-from headway.comparison import Comparison, Row
+from headway.comparison import Comparison, Row, traffic
 from headway.data import DATASETS, Dataset
 from headway.data.partition import PARTITIONS, Partition, describe
 from headway.data.plots import plot, rows
@@ -26,8 +23,8 @@ from headway.models import MODELS
 from headway.recipes import Recipe, explain, idea_line, summary_line
 from headway.rundir import Run, read_json
 from headway.settings import Settings
-from headway.state import Broadcast
 from headway.task import build
+from headway.travels import leaves, travels
 
 
 def plain_table(*columns: str) -> Table:
@@ -56,11 +53,12 @@ def summary(console: Console, run: Run) -> None:
         table.add_row("global, calibrated", percent(cal["after"]))
     table.add_row("global, mean of the last 5 / 50", f"{percent(s['last5'])} / {percent(s['last50'])}")
     table.add_row("global, best round (not a result)", percent(s["best"]))
-    table.add_row("global, balanced over classes", percent(s.get("calibrated", s)["balanced_acc"]))
+    table.add_row("global, balanced over classes", percent(s["balanced_acc"]))
     if own := s["personal"]:
         table.add_row("personal, mean ± std over clients", percent(own["mean"], own["std"]))
         table.add_row("personal, pooled", percent(own["pooled"]))
-    table.add_row("megabytes up / down", f"{s['bytes_up'] / 1e6:.2f} / {s['bytes_down'] / 1e6:.2f}")
+    up, down = traffic(s)
+    table.add_row("megabytes up / down", f"{up / 1e6:.2f} / {down / 1e6:.2f}")
     console.print(table)
 
 
@@ -84,7 +82,11 @@ def leaderboard(console: Console, c: Comparison) -> None:
 
 def calibration(console: Console, result: dict[str, Any]) -> None:
     table = plain_table("global accuracy, %", "value")
-    for name, key in (("before", "before"), ("after", "after"), ("oracle bound (real features)", "oracle")):
+    for name, key in (
+        ("before", "before"),
+        ("after", "after"),
+        ("oracle: the same retraining on real features", "oracle"),
+    ):
         table.add_row(name, percent(result[key]))
     table.add_row(
         "balanced, before / after", f"{percent(result['balanced_before'])} / {percent(result['balanced_after'])}"
@@ -197,47 +199,14 @@ def explain_text(console: Console, recipe: Recipe) -> None:
         console.print(f"  a run is refused: {facts['refused']}", markup=False)
 
 
-def travels(recipe: Recipe) -> dict[str, list[str]]:
-    """What goes down, up, stays on the client, is fixed for all, and is asked once at the end; read off a real round
-    on a tiny task, late enough that every warm-up is over."""
-    classes = 3
-    x = torch.randn(24, 8, generator=torch.Generator().manual_seed(0))
-    y = torch.arange(24) % classes
-    toy = Dataset("toy", x, y, x, y, classes, ("a", "b", "c"), (0.0,) * 8, (1.0,) * 8, scale=1.0)
-    task = build(Settings(data="toy", model="mlp_small", clients=2, partition="iid"), dataset=toy)
-    server = rounds.first_server(recipe, task)
-    late = 10**6
-    cast = Broadcast(late, server.w.only(recipe.share), server.stats, recipe.broadcast(server.kept))
-    report, client = train_client(recipe, task, cast, first_client(recipe, task, cast, 0))
-    net = task.net(recipe)
-    later = recipe.absorb(server.kept, [report], num_clients=2)
-    notes = {
-        "down": [f"{p}.{key}" for p, note in recipe.broadcast(later).items() for key in note],
-        "up": [f"{p}.{key}" for p, note in report.sent.items() for key in note],
-        "stays": [f"{p}.{key}" for p, note in client.kept.items() for key in note],
-    }
-    x0, y0 = task.data[0]
-    asked = recipe.survey(net, x0, y0) if recipe.acting("survey") else {}
-    return {
-        "down": parts(list(cast.w)) + notes["down"],
-        "up": parts(list(report.w)) + notes["up"],
-        "stays": parts(list(client.personal)) + notes["stays"],
-        "frozen": [name for name in net.frozen() if not name.endswith(".scale")],
-        "once": [f"{p}: {what_is_asked(a)}" for p, a in asked.items()],
-    }
-
-
-def what_is_asked(answer: dict[str, Any]) -> str:
-    """A survey in words: its parts by name, or one answer a class."""
-    if all(key.isdigit() for key in answer):
-        return "count, mean and covariance of each class"
-    return " and ".join(answer)
-
-
-def parts(names: Sequence[str]) -> list[str]:
-    """Parameter names in the words of the net: the body as a whole, the head by tensor."""
-    body = ["body"] if any(n.startswith("body.") for n in names) else []
-    return body + [n for n in names if not n.startswith("body.")]
+def privacy_text(console: Console, recipe: Recipe) -> None:
+    console.print(f"{recipe}: what leaves a client, and what it tells of its data", markup=False)
+    table = plain_table("leaves", "when", "tells")
+    table.columns[1].justify = table.columns[2].justify = "left"
+    for row in leaves(recipe):
+        table.add_row(*(escape(row[key]) for key in ("what", "when", "tells")))
+    console.print(table)
+    console.print("headway simulates: nothing here is encrypted, clipped or noised.", markup=False)
 
 
 # ---- partition

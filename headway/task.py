@@ -143,6 +143,8 @@ class Task:
             body, native = self.make_body()
             rng = stream(self.seed, "head")
             head = heads.build(spec, int(body.dim), self.classes, rng, **native)  # type: ignore[arg-type]
+            if self.settings.weights_head:
+                pretrained.load_head(head, Path(str(self.settings.weights)))
             d = self.dataset
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
             self._nets[key] = Net(body, head, self.classes, inputs).to(self.device)
@@ -165,6 +167,10 @@ class Task:
         for name, path in files.items():
             if path and Path(path).is_file():
                 hashes[f"{name}_hash"] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        if self.settings.model not in models.MODELS:  # of a user's own module the name says too little
+            first = self._template({}).body.state_dict()
+            told = [f"{name}{tuple(v.shape)}{v.cpu().double().sum()}" for name, v in first.items()]
+            hashes["body_hash"] = hashlib.sha256("".join(told).encode()).hexdigest()
         return self.settings.model_dump() | hashes
 
 
@@ -178,6 +184,8 @@ def build(
 ) -> Task:
     """The task that settings describe; data and model may also be handed in as objects."""
     where = resolve_device(device)
+    if s.weights_head and s.weights is None:
+        raise ConfigError("weights_head=true: there is no file to take it from; give --weights FILE.safetensors")
     if dataset is None:
         dataset = load(s.data, source=Path(s.data_dir) if s.data_dir else None)
     dataset = renormalised(dataset.subset(s.train_size, s.test_size), s.normalise)

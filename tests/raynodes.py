@@ -9,6 +9,7 @@ Prints one JSON object. Every process it starts is its child and is ended by its
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -157,6 +158,8 @@ def inside(folder: Path) -> dict[str, Any]:
     from headway.experiment import Options, execute
     from headway.settings import settings
 
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(143))  # the nodes are ended on the way out
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: nor do they outlive whoever started this
     told: dict[str, Any] = {"before": sorted(neighbours().values())}
     with two_nodes(folder) as private:
         wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}

@@ -152,7 +152,7 @@ def test_a_piece_that_does_not_fit_the_recipe_is_refused(run, tmp_path) -> None:
     with pytest.raises(RecipeError, match="algorithm2 finetunes FedETF"):
         afterwards.personalise(run, "alg2")
     out = ran("fedper", tmp_path / "fedper").path
-    with pytest.raises(RecipeError, match="fedper has none; drop ccvr or fedper"):
+    with pytest.raises(RecipeError, match="fedper has none; drop ccvr, or write"):
         afterwards.calibrate(out, "ccvr")
 
 

@@ -34,6 +34,18 @@ class Dataset:
     group_test: Tensor | None = None  # the same clients; -1 where a client has no training sample
     note: str = ""
 
+    @classmethod
+    def of(
+        cls, x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, group: Any = None, group_test: Any = None,
+        name: str = "arrays",
+    ) -> Dataset:  # fmt: skip
+        """A data set from arrays or tensors: x [N, F] or [N, C, H, W], y whole numbers [N]; without a test part,
+        a fifth is held out. `group`: the natural client of each sample."""
+        from headway.data.build import build
+
+        parts = (x, y, x_test, y_test, group, group_test)
+        return build(name, *(None if part is None else np.asarray(part) for part in parts))  # type: ignore[arg-type]
+
     def __post_init__(self) -> None:
         pairs = (("y", self.y, self.x), ("y_test", self.y_test, self.x_test))
         groups = (("group", self.group, self.x), ("group_test", self.group_test, self.x_test))

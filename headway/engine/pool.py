@@ -11,6 +11,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ SLOT_MODELS = 8  # a client's answer may be so many models large before it leave
 SPARE_BYTES = 4 * 2**20
 MOST_DEATHS = 3  # workers one client may take with it before the run stops
 PR_SET_PDEATHSIG = 1
+ERROR = "error"
 
 
 class Worker:
@@ -48,6 +50,8 @@ class Worker:
                 self.pipe.close()
                 die_with_parent()
                 work(theirs)
+            except BaseException as error:
+                send_error(theirs, error)
             finally:
                 os._exit(0)
         theirs.close()
@@ -58,6 +62,23 @@ class Worker:
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+
+def send_error(pipe: Connection, error: BaseException) -> None:
+    """What went wrong in a worker belongs to the run, whole; an error that cannot be pickled goes as text."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pipe.send((ERROR, error, trace))
+    except Exception:
+        pipe.send((ERROR, RuntimeError(f"{type(error).__name__}: {error}"), trace))
+
+
+def received(pipe: Connection) -> Any:
+    """The worker's answer; its error is raised here, its own traceback beneath."""
+    answer = pipe.recv()
+    if answer[0] == ERROR:
+        raise answer[1] from RuntimeError(f"in a worker:\n{answer[2]}")
+    return answer
 
 
 def die_with_parent() -> None:
@@ -158,6 +179,10 @@ class PoolEngine(LocalEngine):
             worker.stop()
         self.workers = []
 
+    def _replace(self, w: int) -> None:
+        self.workers[w].stop()
+        self.workers[w] = Worker(self._work(w))
+
     def _renew(self) -> None:
         count = len(self.workers)
         self.close()
@@ -190,15 +215,14 @@ class PoolEngine(LocalEngine):
                 w = next(i for i, worker in enumerate(self.workers) if worker.pipe is pipe)
                 k = at_work.pop(w)
                 try:
-                    _, slot, message = self.workers[w].pipe.recv()
+                    _, slot, message = received(self.workers[w].pipe)
                 except (EOFError, ConnectionResetError):
                     deaths[k] = deaths.get(k, 0) + 1
                     if deaths[k] >= MOST_DEATHS:
                         raise RuntimeError(
                             f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
                         ) from None
-                    self.workers[w].stop()
-                    self.workers[w] = Worker(self._work(w))
+                    self._replace(w)
                     self.workers[w].pipe.send(("cast", packed))
                     queue.append(k)
                     give(w)
@@ -216,20 +240,34 @@ class PoolEngine(LocalEngine):
         packed = self.cast_room.pack({"spec": net.head.spec, "tensors": net.tensors()})
         answers: dict[int, Tensor] = {}
         todo = list(reversed(range(parts)))
-        busy = {}
+        busy: dict[int, int] = {}
+        deaths = 0
+
+        def give(w: int) -> None:
+            if todo:
+                busy[w] = todo.pop()
+                self.workers[w].pipe.send(("logits", busy[w], w))
+
         for w, worker in enumerate(self.workers[:parts]):
             worker.pipe.send(("net", packed))
-            worker.pipe.send(("logits", todo.pop(), w))
-            busy[w] = worker.pipe
+            give(w)
         while busy:
-            for pipe in wait(list(busy.values())):
-                w = next(i for i, p in busy.items() if p is pipe)
-                number, message = self.workers[w].pipe.recv()
-                answers[number] = self.slots[w].unpack(message, copy=True)["z"]
-                if todo:
-                    self.workers[w].pipe.send(("logits", todo.pop(), w))
-                else:
-                    del busy[w]
+            for pipe in wait([self.workers[w].pipe for w in busy]):
+                w = next(i for i in busy if self.workers[i].pipe is pipe)
+                number = busy.pop(w)
+                try:
+                    _, message = received(self.workers[w].pipe)
+                    answers[number] = self.slots[w].unpack(message, copy=True)["z"]
+                except (EOFError, ConnectionResetError):
+                    deaths += 1
+                    if deaths >= MOST_DEATHS:
+                        raise RuntimeError(
+                            f"evaluation ended {deaths} workers; is the machine out of memory?"
+                        ) from None
+                    todo.append(number)
+                    self._replace(w)
+                    self.workers[w].pipe.send(("net", packed))
+                give(w)
         return torch.cat([answers[i] for i in range(parts)])[: len(task.dataset.y_test)]
 
 

@@ -24,13 +24,13 @@ class Algorithm2(Piece):
     """First {u, beta}; then T_p times {V, beta} and {p, beta}, V thawed and not normalised again; plain CE throughout.
 
     T_p, E and the rates are the official code's, the paper gives none. `compat` follows that code where it differs from
-    the paper: stage 0 trains {u, p, beta} under the balanced loss, and beta rests in the other stages.
+    the paper: stage 0 trains {u, p, beta} under the balanced loss; afterwards beta rests and BatchNorm does not.
     """
 
     name, slot, paper = "algorithm2", "personal", "li2023fedetf"
     also = {"t_p": "turns", "e": "epochs"}  # noqa: RUF012
     turns: int = setting(20, "T_p, turns of stages A and B", ge=0)
-    epochs: int | None = setting(None, "E of every stage; the task's epochs when not given", ge=1)
+    epochs: int = setting(3, "E of every stage", ge=1)
     lr_v: float = setting(0.1, "learning rate of stage A", gt=0)
     lr_p: float = setting(0.05, "learning rate of stage B", gt=0)
     compat: bool = setting(False, "follow the official code instead of the paper")
@@ -43,7 +43,7 @@ class Algorithm2(Piece):
             )
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
-        E = self.epochs or epochs
+        E = self.epochs
         beta = "" if self.compat else BETA
         if self.compat:
             stages = [Phase(E, trains=lambda n: n != V, stage="0")]
@@ -52,8 +52,8 @@ class Algorithm2(Piece):
         for turn in range(1, self.turns + 1):
             stages += [
                 Phase(E, trains=lambda n: n in (V, beta), rate=self.lr_v, plain=everything, thaws=lambda n: n == V,
-                      loss="ce", stage=f"A{turn}"),
+                      loss="ce", awake=self.compat, stage=f"A{turn}"),
                 Phase(E, trains=lambda n: projection(n) or n == beta, rate=self.lr_p, momentum=0.9, weight_decay=5e-4,
-                      loss="ce", stage=f"B{turn}"),
+                      loss="ce", awake=self.compat, stage=f"B{turn}"),
             ]  # fmt: skip
         return stages

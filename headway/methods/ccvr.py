@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.calibration import open_head, retrain, tukey
+from headway.calibration import open_head, retrain, tukey, which_head
 from headway.moments import Moments
 from headway.piece import Piece, setting
 
@@ -34,6 +34,7 @@ class CCVR(Piece):
     replace_head: bool = setting(False, "replace a frozen classifier by a trained linear one")
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
+    global_head: str = which_head()
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:  # Eq. (2), on e = what the classifier sees
         e = net.embedding_of(x)  # [n_k, d]

@@ -16,5 +16,8 @@ class ClsProx(Piece):
     needs_server = moves_classifier = True
     mu: float = setting(0.001, "mu, strength of the pull", ge=0)
 
+    def proximal(self, name: str) -> float:
+        return self.mu if in_head(name) else 0.0
+
     def penalty(self, batch: Batch, local: Local) -> Tensor:
         return self.mu / 2 * (local.w.only(in_head) - local.w0.only(in_head)).sq_norm()

@@ -15,6 +15,7 @@ class Ditto(Piece):
     name, slot, paper, needs_server = "ditto", "personal", "li2021ditto", True
     also = {"lambda": "pull"}  # noqa: RUF012
     pull: float = setting(0.75, "lambda", ge=0)
+    plain_sgd: bool = setting(False, "v without momentum and weight decay, as FedETF's code runs it")
 
     def init_client(self, w: Tree) -> dict[str, Any]:
         return {"v": w}
@@ -24,7 +25,7 @@ class Ditto(Piece):
 
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
         start = local.ready["received"] | local.kept["v"]
-        return {}, {"v": local.fit(start, self.pull)}  # v <- v - eta (grad f(v) + lambda (v - w^t))
+        return {}, {"v": local.fit(start, self.pull, self.plain_sgd)}  # v <- v - eta (grad f(v) + lambda (v - w^t))
 
     def own_model(self, kept: dict[str, Any]) -> Tree:
         v: Tree = kept.get("v", Tree())

@@ -29,5 +29,6 @@ class DotReg(Piece):
 
     def criterion(self, batch: Batch, local: Local) -> Tensor:  # 1/2 (v_y . e - 1)^2
         head = local.net.head
-        e, v = head.embed(batch.h), head.weight[batch.y]  # type: ignore[operator, index]  # [B, d] each
+        seen = batch.h if batch.lifted is None else batch.lifted
+        e, v = head.embed(seen), head.weight[batch.y]  # type: ignore[operator, index]  # [B, d] each
         return 0.5 * ((v * e).sum(1) - 1).square().mean()

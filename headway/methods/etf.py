@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import RecipeError
+from headway.errors import WidthError
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -23,17 +23,9 @@ class ETF(Piece):
     def head(self) -> dict[str, Any]:  # z_c = beta_E v_c . h, v_c frozen
         return {"weights": "frozen_etf", "wnorm": "unit", "scale": self.scale, "bias": False}
 
-    def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
-        bounded = recipe.head().get("feat") == "l2" and self.scale <= 1
-        return (
-            [f"etf(scale={self.scale:g}) on unit features bounds the logits and underfits; use a scale"]
-            if bounded
-            else []
-        )
-
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
         if dim < classes - 1:
-            raise RecipeError(
+            raise WidthError(
                 f"etf: {classes} classes need at least {classes - 1} features and the body gives {dim}; "
                 f"use `etfproj`, which projects first, or a wider body"
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import RecipeError
+from headway.errors import WidthError
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -33,6 +33,6 @@ class ETFProj(Piece):
         d = (self.d or classes) if self.project else dim
         if d < classes - 1:
             fix = "leave d out" if self.project else "use project=true, or a wider body"
-            raise RecipeError(
+            raise WidthError(
                 f"etfproj: {classes} classes need at least {classes - 1} features and there are {d}; {fix}"
             )

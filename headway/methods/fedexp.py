@@ -20,12 +20,18 @@ class FedExP(Piece):
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
         return {"last": w}
 
-    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
+    def step(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> tuple[float, Tree]:
         deltas = [r.w - w for r in reports]
-        step = mean(deltas, p)  # Dbar = sum_k p_k Delta_k
+        dbar = mean(deltas, p)  # Dbar = sum_k p_k Delta_k
         spread = sum(q * float(d.sq_norm()) for q, d in zip(p, deltas, strict=True))  # sum_k p_k ||Delta_k||^2
-        eta_g = max(1.0, spread / (2 * (float(step.sq_norm()) + self.eps)))
-        return w + eta_g * step
+        return max(1.0, spread / (2 * (float(dbar.sq_norm()) + self.eps))), dbar  # eta_g, Dbar
+
+    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
+        eta_g, dbar = self.step(w, reports, p)
+        return w + eta_g * dbar
+
+    def trace(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> dict[str, float]:
+        return {"eta_g": self.step(w, reports, p)[0]}
 
     def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
         return w_new, {"last": w}

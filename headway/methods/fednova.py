@@ -24,6 +24,7 @@ class FedNova(Piece):
     """Updates are divided by the gradients they hold, a_k, before they are averaged."""
 
     name, slot, paper = "fednova", "base", "wang2020fednova"
+    counts_steps = True
     gmf: float = setting(0.0, "slow momentum on the server", ge=0, lt=1)
     mu: float = setting(0.0, "proximal term of the local solver", ge=0)
 
@@ -34,6 +35,9 @@ class FedNova(Piece):
             )
         return []
 
+    def proximal(self, name: str) -> float:  # plain SGD: a_k = (1 - (1 - eta mu)^tau) / (eta mu)
+        return self.mu
+
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
         return {"buf": w.zeros()} if self.gmf else {}
 
@@ -41,12 +45,13 @@ class FedNova(Piece):
         return self.mu / 2 * (local.w - local.w0).sq_norm() if self.mu else torch.zeros(())
 
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
-        a, q = local.k_eff.map(lambda v: torch.where(v.isinf(), 1.0, v)), local.lr * self.mu  # untrained: any number
-        a = a.map(lambda v: (1 - (1 - q) ** v) / q) if q else a  # a_k; proximal: (1 - (1-q)^tau) / q
-        return {"a": a, "eta": local.lr} if self.gmf else {"a": a}, {}
+        a = local.k_pulled.map(lambda v: torch.where(v.isinf(), 1.0, v))  # a_k; untrained: any number
+        alike = {float(v) for v in a.values()}
+        send = {"a": a if len(alike) > 1 else alike.pop()}  # a single number where all parameters step alike
+        return send | ({"eta": local.lr} if self.gmf else {}), {}
 
     def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
-        tau_eff = mean([r.sent["a"] for r in reports], p)  # sum_k p_k a_k
+        tau_eff = sum(q * r.sent["a"] for q, r in zip(p, reports, strict=True))  # sum_k p_k a_k
         return w + tau_eff * mean([(r.w - w) / r.sent["a"] for r in reports], p)
 
     def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:

@@ -27,16 +27,24 @@ class GMV(Piece):
     needs_server = True
     alpha: float = setting(0.5, "alpha, weight of the memory", ge=0)
     warmup: int = setting(500, "R_warm, the first round that uses the memory", ge=1)
-
     space: str = setting(
         "plain", "raw: accept heads that normalise features or keep them personal", choices=("plain", "raw")
     )
+    collect: str = setting(
+        "final", "features of the trained model, or as seen in the last epoch", choices=("final", "last_epoch")
+    )
+
+    def wants_seen(self) -> bool:
+        return self.collect == "last_epoch"
 
     def advise(self, recipe: Recipe, rounds: int, lr: float) -> list[str]:
         if self.warmup >= rounds:
             return [f"gmv(warmup={self.warmup}) never acts in {rounds} rounds; give a smaller warmup"]
         unit = recipe.head().get("feat", "id") != "id"
-        return ["gmv(space=raw) adds to features that the head then normalises"] if unit else []
+        apart = not (recipe.share("head.weight") and recipe.share("body.weight"))
+        return (["gmv(space=raw) adds to features that the head then normalises"] if unit else []) + (
+            ["gmv(space=raw) averages features of bodies or heads that are personal"] if apart else []
+        )
 
     def broadcast(self, kept: dict[str, Any]) -> dict[str, Any]:
         return kept  # mu, [C, d], once it exists
@@ -51,7 +59,7 @@ class GMV(Piece):
             return {}, {}
         return {
             "owns": local.counts > 0,
-            "mean": local.class_means(),
+            "mean": local.seen_means() if self.wants_seen() else local.class_means(),
         }, {}  # h, not h': mu must not feed on itself
 
     def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Guide:
     papers: Mapping[str, str] = field(default_factory=dict)  # setting -> the values the papers ran
     training: str = ""  # what the papers say about the training around it
     pitfalls: tuple[str, ...] = ()
+    reveals: Mapping[str, str] = field(default_factory=dict)  # what each thing sent tells of the client's data
     source: tuple[str, ...] = ()  # module:name of functions elsewhere that carry its formulas
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.calibration import open_head, retrain
+from headway.calibration import open_head, retrain, which_head
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Oracle(Piece):
-    """The bound on what a calibration can reach. It pools raw features: for simulation only, it keeps no secret."""
+    """CCVR's bound: the same retraining on real features. It pools them raw: for simulation, it keeps no secret."""
 
     name, slot, paper, needs_server = "oracle", "calib", "luo2021ccvr", True
     also = {"n": "per_class"}  # noqa: RUF012
@@ -26,6 +26,7 @@ class Oracle(Piece):
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
     replace_head: bool = setting(False, "replace a frozen classifier by a trained linear one")
+    global_head: str = which_head()
 
     def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
         return {"e": net.embedding_of(x), "y": y}  # [n_k, d], [n_k]

@@ -1,7 +1,7 @@
 """Per-FedAvg: Personalized Federated Learning with Theoretical Guarantees (Fallah et al., 2020)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.local import Local, Phase
 from headway.piece import Grad, Piece, setting
@@ -20,7 +20,7 @@ class PerFedAvg(Piece):
     delta: float = setting(1e-3, "delta, of the finite difference", gt=0)
 
     def gradient(self, grad: Grad, local: Local) -> Tree:
-        alpha, w = self.alpha or local.lr, local.w.copy()
+        alpha, w = self.alpha or local.lr, local.net.params().copy()
         g = grad(at=w - alpha * grad(still=True), batch=1)  # g' = grad f(w'; D'), w' = w - alpha grad f(w; D)
         outer = 1.0 if self.beta is None else self.beta / local.lr  # the optimiser steps by eta_t
         if self.order == "fo":
@@ -42,4 +42,5 @@ class OneStep(Piece):
     lr: float | None = setting(None, "alpha; perfedavg's, or eta_T, when not given", gt=0)
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
-        return [Phase(self.steps, rate=self.lr, steps=self.steps, loss="criterion", momentum=0.0, stage="adapted")]
+        step = Phase(self.steps, rate=self.lr, steps=self.steps, loss="criterion", stage="adapted")
+        return [replace(step, momentum=0.0, weight_decay=0.0)]  # the very step that was learned for: w - alpha grad f

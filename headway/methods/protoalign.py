@@ -23,6 +23,16 @@ class ProtoAlign(Piece):
     weight: float = setting(0.1, "lambda", ge=0)
     average: str = setting("uniform", "prototypes over clients", choices=("uniform", "weighted"))
 
+    predict: str = setting("head", "a client's own prediction", choices=("head", "nearest"))
+
+    def head(self) -> dict[str, Any]:
+        return {"kind": "nearest"} if self.predict == "nearest" else {}
+
+    def equip(self, sent: dict[str, Any], counts: Tensor | None) -> Tree:
+        if self.predict == "head" or "proto" not in sent:
+            return Tree()
+        return Tree({"head.proto": sent["proto"], "head.known": sent["known"].float()})
+
     def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
         return {"proto": torch.zeros(classes, dim), "known": torch.zeros(classes, dtype=torch.bool)}  # [C, d], [C]
 

@@ -15,6 +15,7 @@ class Scaffold(Piece):
     """Control variates c_k and c cancel client drift. K_eff, not tau, divides: momentum makes a step weigh more."""
 
     name, slot, paper = "scaffold", "base", "karimireddy2020scaffold"
+    counts_steps = True
     server_lr: float = setting(1.0, "eta_g", gt=0)
     control: str = setting("participation", "scale of the server's c", choices=("participation", "none"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import RecipeError
+from headway.errors import WidthError
 from headway.piece import Piece, setting
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Sphere(Piece):
 
     def check(self, recipe: Recipe, dim: int, classes: int) -> None:
         if dim < classes:
-            raise RecipeError(
+            raise WidthError(
                 f"sphere: {classes} orthonormal class vectors need at least {classes} features and the body gives "
                 f"{dim}; use a wider body, or `etfproj`, which projects first"
             )

@@ -28,6 +28,12 @@ class Normalise(nn.Module):
         return (x.float() * self.scale - self.mean) / self.std  # [B, ...]
 
 
+def normalises_by_batch(module: nn.Module) -> bool:
+    """Whether a BatchNorm inside keeps no running statistics and so looks at the batch in evaluation too."""
+    norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    return any(m.running_mean is None for m in norms)
+
+
 def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:
     """Parts of nearly equal size for evaluation. A single sample is doubled: batch statistics need two values."""
     if len(x) == 1:
@@ -54,7 +60,7 @@ class Net(nn.Module):
 
     def remembering(self, x: Tensor) -> Net:
         """For a net that learns nothing: batches that know their rows in x are looked up, once all are computed."""
-        if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None for m in self.modules()):
+        if not normalises_by_batch(self):
             self._all, self._table = x, None
         return self
 

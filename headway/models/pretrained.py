@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -51,6 +52,21 @@ def load_body(body: nn.Module, path: Path) -> None:
         )
     for name, weight in found.items():
         wanted[name].copy_(weight)  # the state dict shares its memory with the body
+
+
+def load_head(head: nn.Module, path: Path) -> None:
+    """Fills the classifier with the file's `head.` tensors: all of its parameters, or nothing."""
+    found = {k.removeprefix("head."): v for k, v in _read(path).items() if k.startswith("head.")}
+    for name, p in head.named_parameters():
+        if name not in found or not _fits(found[name], p):
+            has = _describe(found[name]) if name in found else "nothing"
+            raise ModelError(
+                f"weights_head=true: the classifier needs 'head.{name}' as {_describe(p)} and '{path}' has {has}; "
+                "give the model.safetensors of a run with the same head and classes, or leave weights_head out"
+            )
+    with torch.no_grad():
+        for name, p in head.named_parameters():
+            p.copy_(found[name])
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,5 @@
+"""`python -m headway` is `headway`."""
+
+from headway.cli import main
+
+main()
