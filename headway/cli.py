@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import headway
-from headway.cli_options import how, shared_options, task_values
+from headway.cli_options import engine_of, how, shared_options, task_values, workers_of
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -87,6 +87,9 @@ def compare_command(
 @app.command("resume")
 def resume_command(
     path: Path = typer.Argument(..., metavar="RUN", help="the run directory"),  # noqa: B008
+    engine: str = typer.Option(None, help="another engine than it was started with: local or ray"),
+    address: str = typer.Option(None, help="a running Ray cluster, HOST:PORT or auto"),
+    workers: str = typer.Option("auto", help="processes that train clients side by side: auto or a number"),
     as_json: bool = typer.Option(False, "--json", help="print the summary as JSON"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
@@ -95,8 +98,8 @@ def resume_command(
     from headway.experiment import Options, resume
     from headway.progress import progress_for
 
-    options = Options(workers=None, progress=progress_for(Console(stderr=True), quiet or as_json))
-    run = resume(path, options)
+    options = Options(workers=workers_of(workers), progress=progress_for(Console(stderr=True), quiet or as_json))
+    run = resume(path, options, elsewhere=engine_of(engine, address))
     emit(as_json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
 
 

@@ -24,7 +24,8 @@ HOW = {
     "device": "cpu, cuda or cuda:0",
     "threads": "threads of the CPU work; results are bit-identical for one number of threads",
     "workers": "processes that train clients side by side: auto (one a core) or a number; no bit depends on it",
-    "engine": "where clients run: local",
+    "engine": "where clients run: local, or ray for a cluster; no bit depends on it",
+    "address": "a running Ray cluster, HOST:PORT or auto; without it --engine ray starts a private one here",
     "store": "where clients' memory rests: memory, or disk for very large federations",
     "checkpoint_seconds": "seconds between checkpoints",
     "out": "the run directory; a name under runs/ when not given",
@@ -91,22 +92,21 @@ def task_values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def how(given: dict[str, Any]) -> Ways:
+    from headway.engine.session import check_engine
     from headway.experiment import Options
     from headway.progress import progress_for
 
     quiet = given["quiet"] or given["json"]
-    auto = (given["workers"] or "auto") == "auto"
-    workers = None if auto else number("workers", given["workers"], int, 1, MOST_THREADS)
+    workers = workers_of(given["workers"])
     threads = number("threads", given["threads"], int, 1, MOST_THREADS) or 1
-    if threads > 1:
+    engine = given["engine"] or "local"
+    if threads > 1 and engine == "local":
         if workers not in (None, 1):
             raise ConfigError(
                 f"workers={workers}: workers have one thread each and threads={threads}; give one of the two"
             )
         workers = 1
-    engine = given["engine"] or "local"
-    if engine != "local":
-        raise ConfigError(f"engine={engine}: this version has the engine local; use --engine local")
+    check_engine(engine, given["address"])
     store = given["store"] or "memory"
     if store not in ("memory", "disk"):
         raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use memory or disk")
@@ -116,12 +116,26 @@ def how(given: dict[str, Any]) -> Ways:
         threads=threads,
         workers=workers,
         engine=engine,
+        address=given["address"],
         store=store,
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         progress=progress_for(Console(stderr=True), quiet),
     )
     return Ways(options, seeds_of(given["seeds"], given.get("seed")), out_of(given["out"]), given["json"])
+
+
+def workers_of(text: str | None) -> int | None:
+    """None: as many as there is room for."""
+    value: int | None = None if text in (None, "auto") else number("workers", text, int, 1, MOST_THREADS)
+    return value
+
+
+def engine_of(engine: str | None, address: str | None) -> dict[str, str | None]:
+    """Where a run is continued, if elsewhere than where it began."""
+    if address is not None:
+        return {"engine": engine or "ray", "address": address}
+    return {} if engine is None else {"engine": engine, "address": None}
 
 
 def out_of(text: str | None) -> Path | None:

@@ -100,7 +100,8 @@ OPTIONS = [
     (["--seeds=0,1", "--seed=3"], "seed", "3", "use one of the two"),
     (["--device=xyz"], "device", "xyz", "use cpu"),
     (["--workers=0"], "workers", "0", "from 1 to"),
-    (["--engine=ray"], "engine", "ray", "use --engine local"),
+    (["--engine=rays"], "engine", "rays", "use local or ray"),
+    (["--address=10.0.0.1:6379"], "address", "10.0.0.1:6379", "add --engine ray"),
     (["--threads=0"], "threads", "0", "from 1 to 1024"),
     (["--threads=9999999999999"], "threads", "9999999999999", "from 1 to 1024"),
     (["--checkpoint-seconds=nan"], "checkpoint_seconds", "nan", "at least 0"),
@@ -223,6 +224,14 @@ def test_a_projection_too_narrow_for_the_classes_is_refused(place):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="this machine has CUDA")
+@pytest.mark.parametrize("command", [["run", "fedavg"], ["compare", "fedavg", "fedprox"], ["partition"]])
+def test_the_engine_ray_without_ray_says_what_to_install(place, command, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert refused(place, [*command, "--engine=ray"]) == (
+        "headway: engine=ray: Ray is not installed here; install headway[ray]\n"
+    )
+
+
 def test_cuda_on_a_machine_without_it_is_refused(place):
     said = refused(place, ["run", "fedavg", "--device=cuda", "--out=o"])
     assert "device=cuda: this machine has no CUDA device that torch can use; use cpu" in said

@@ -85,9 +85,10 @@ def test_set_is_the_same_as_the_option():
 
 
 def test_every_setting_is_an_option_of_run_compare_and_partition():
+    how = ("seeds", "device", "workers", "engine", "address", "out", "set", "json", "quiet")
     for command in ("run", "compare", "partition"):
         told = headway(command, "--help").out
-        for name in (*Settings.model_fields, "seeds", "device", "workers", "engine", "out", "set", "json", "quiet"):
+        for name in (*Settings.model_fields, *how):
             assert f"--{name.replace('_', '-')}" in told
 
 
@@ -444,3 +445,14 @@ def test_the_commands_and_their_python_twins_give_the_same_model():
     headway("run", "moon(mu=5)+fn", *SMALL, "--out=a")
     run = package.run("moon(mu=5)+fn", **SMALL_TASK, out="b")
     assert Path("a/model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
+
+
+def test_resume_refuses_an_engine_or_address_that_there_is_not():
+    headway("run", "fedavg", *SMALL, "--out=a")
+    for words, sentence in [
+        (["--engine=loca"], "engine=loca: there is no such engine; use local or ray"),
+        (["--engine=local", "--address=h:1"], "address=h:1: only the engine ray has an address; add --engine ray"),
+        (["--workers=0"], "workers=0: workers must be a whole number from 1 to 1024"),
+    ]:
+        end = headway("resume", "a", *words)
+        assert (end.code, end.err) == (2, f"headway: {sentence}\n")
