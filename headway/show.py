@@ -118,7 +118,7 @@ def listing(what: str) -> list[dict[str, Any]]:
         "partitions": _partitions,
     }
     if what not in kinds:
-        raise ConfigError(f"list {what}: there is no such list; {nearest(what, kinds)}")
+        raise ConfigError(f"list {what or repr(what)}: there is no such list; {nearest(what, kinds)}")
     return kinds[what]()
 
 

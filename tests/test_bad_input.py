@@ -108,7 +108,7 @@ OPTIONS = [
     (["--lrr=0.1"], "option", "--lrr", "did you mean '--lr'?"),
     (["--lr"], "Option", "--lr", "headway run --help"),
     (["--json=1"], "Option", "--json", "headway run --help"),
-    (["fedprox"], "argument", "fedprox", "headway run --help"),
+    (["fedprox"], "argument", "fedprox", "write fedavg+fedprox to join pieces"),
     # model
     (["--model=nosuch"], "model", "nosuch", "known: "),
     (["--model=resnet2"], "model", "resnet2", "did you mean 'resnet"),
