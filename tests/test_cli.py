@@ -405,6 +405,7 @@ def test_every_empty_option_says_that_it_is_empty(name):
         (["calibrate", "a", "--with", ""], "with='': it is empty; name a calibration, such as --with ccvr"),
         (["personalise", "a", "--with", " "], "with=' ': it is empty; name a personalisation, such as --with ft"),
         (["run", "fedavg", "--workers=many"], "workers=many: workers must be auto or a whole number from 1 to 1024"),
+        (["run", "fedavg", "--model=net.py"], "model=net.py: a file alone names no network; write it as net.py:Name"),
         (["run", "fedavg", "--workers=0"], "workers=0: workers must be auto or a whole number from 1 to 1024"),
     ],
 )
