@@ -192,7 +192,7 @@ RECIPES = [
     ("scaffold+fedavgm", "base", "scaffold", "keep one of the two"),
     ("fedper+fedrep", "share", "fedper", "keep one of the two"),
     ("etf+ccvr", "classifier", "etf freezes it", "write ccvr(replace_head=true)"),
-    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr or fedper"),
+    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr, or write ccvr(global_head=mean_of_personal)"),
     ("fedavg+fn+gmv", "gmv", "fn normalises them", "write gmv(space=raw)"),
     ("local+moon", "moon", "local", "drop moon or local"),
 ]

@@ -120,7 +120,7 @@ def test_another_recipe_over_the_same_seeds_folder_is_refused():
     before = files("a")
     end = headway("run", "scaffold", *SMALL, "--seeds=2,0", "--out=a")
     assert end.code == 2
-    assert "it holds another run (recipe=fedavg)" in end.err
+    assert "it holds another run (recipe: fedavg there, scaffold here)" in end.err
     assert files("a") == before  # seed 2 was not started
 
 
@@ -194,7 +194,7 @@ def test_a_folder_with_another_run_is_found_before_the_first_run_starts():
     before = files("c")
     end = headway("compare", "fedavg", "scaffold", *SMALL, "--out=c")
     assert end.code == 2
-    assert "it holds another run (rounds=1)" in end.err
+    assert "it holds another run (rounds: 1 there, 2 here)" in end.err
     assert files("c") == before
 
 

@@ -68,8 +68,8 @@ def test_a_summary_leads_with_the_last_round_and_marks_the_best_as_no_result(tmp
 
 def test_a_summary_shows_calibration_and_failure(tmp_path):
     console = plain()
-    calibrated = {"before": 0.5, "after": 0.625, "balanced_acc": 0.6125}
-    show.summary(console, finished(tmp_path, calibrated=calibrated, failed="the loss is not finite", personal=None))
+    more = {"calibrated": {"before": 0.5, "after": 0.625}, "balanced_acc": 0.6125, "personal": None}
+    show.summary(console, finished(tmp_path, failed="the loss is not finite", **more))
     told = text(console)
     assert "failed: the loss is not finite" in told
     assert "62.50" in told
