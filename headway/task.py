@@ -258,7 +258,7 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
             "init": lambda w, rng: first.clone() if w.shape == first.shape else w,
         }
 
-    make = from_user if model is not None or ":" in name else from_registry
+    make = from_user if model is not None or ":" in name or name.endswith(".py") else from_registry
     if s.weights is None:
         return make
 

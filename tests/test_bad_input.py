@@ -109,7 +109,7 @@ OPTIONS = [
     (["--lrr=0.1"], "option", "--lrr", "did you mean '--lr'?"),
     (["--lr"], "Option", "--lr", "headway run --help"),
     (["--json=1"], "Option", "--json", "headway run --help"),
-    (["fedprox"], "argument", "fedprox", "headway run --help"),
+    (["fedprox"], "argument", "fedprox", "write fedavg+fedprox to join pieces"),
     # model
     (["--model=nosuch"], "model", "nosuch", "known: "),
     (["--model=resnet2"], "model", "resnet2", "did you mean 'resnet"),
@@ -193,7 +193,7 @@ RECIPES = [
     ("scaffold+fedavgm", "base", "scaffold", "keep one of the two"),
     ("fedper+fedrep", "share", "fedper", "keep one of the two"),
     ("etf+ccvr", "classifier", "etf freezes it", "write ccvr(replace_head=true)"),
-    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr or fedper"),
+    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr, or write ccvr(global_head=mean_of_personal)"),
     ("fedavg+fn+gmv", "gmv", "fn normalises them", "write gmv(space=raw)"),
     ("local+moon", "moon", "local", "drop moon or local"),
 ]
