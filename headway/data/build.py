@@ -27,9 +27,10 @@ def build(
     group_test: Array | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """Check the arrays of a user's own data, put them together, hold out 20 % if there is no test part."""
-    notes: list[str] = []
+    notes = [*notes]
     if (x_test is None) != (y_test is None):
         has, lacks = ("y_test", "x_test") if x_test is None else ("x_test", "y_test")
         raise DataError(f"{name} has {has} but no {lacks}: give both, or neither to hold out 20 %")
