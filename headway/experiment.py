@@ -329,7 +329,9 @@ def partition_notes(task: Task) -> list[str]:
         said.append(f"{task.partition.spec}: {notes['dropped']} training samples belong to no client and are left out")
     if notes.get("refilled"):
         said.append(f"{task.partition.spec}: {notes['refilled']} samples were moved to clients that had too few")
-    return [*said, task.dataset.note] if "no test part" in task.dataset.note else said
+    if notes.get("note"):
+        said.append(f"{task.partition.spec}: {notes['note']}")
+    return [*said, task.dataset.note] if task.dataset.note and task.settings.data not in DATASETS else said
 
 
 def check_before_loading(recipe: Recipe, s: Settings) -> None:

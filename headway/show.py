@@ -170,7 +170,7 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{k}={v['default']}" for k, v in value.items()) or "-"
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
-    return str(value)
+    return "-" if value is None else str(value)
 
 
 # ---- explain

@@ -207,10 +207,12 @@ def build(
     if aug and len(dataset.shape) != 3:
         raise ConfigError(f"augment={s.augment}: only images can be augmented and {dataset.name} is a table; use none")
     if aug:
+        aug.check_fits(dataset.shape[1], dataset.shape[2])
         aug = replace(aug, fill=tuple(m / dataset.scale for m in dataset.mean))
     name = auto_model(dataset) if s.model == "auto" else s.model
+    resolved = s.model_copy(update={"model": name, "clients": len(partition)})
     return Task(
-        s.model_copy(update={"model": name}), dataset, partition, local, body_maker(s, name, model, dataset), where,
+        resolved, dataset, partition, local, body_maker(s, name, model, dataset), where,
         ClientData(x, y, local.train), ClientData(*own, local.test), aug,
     )  # fmt: skip
 
