@@ -2,7 +2,7 @@
 # make test   set up, then run the tests (make slow adds the long ones)
 # make ray    install the extra `ray`, then run its tests on real clusters
 # make cards  write docs/methods/ anew from the code, the guide and the published tables
-# make setup  leaves a working .venv/bin/headway
+# make setup  leaves a working .venv/bin/headway, and says so
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,36 +11,37 @@ STAMP := .venv/.installed
 .PHONY: setup demo test slow ray lint types check cards clean
 
 setup: $(STAMP)
+	@echo "ready: $(BIN)/headway, or \`. $(BIN)/activate\` and then headway"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: setup
+demo: $(STAMP)
 	$(BIN)/headway compare fedavg fedprox scaffold fedetf fedavg+ccvr \
 	  --data digits --clients 20 --partition 'dir(0.1)' --rounds 20 --out runs/demo
 
-test: setup
+test: $(STAMP)
 	$(BIN)/python -m pytest
 
-slow: setup
+slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-ray: setup
+ray: $(STAMP)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest -m ray
 
-lint: setup
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup
+types: $(STAMP)
 	$(BIN)/mypy
 
 check: test lint types
 
-cards: setup
+cards: $(STAMP)
 	$(BIN)/python -m headway.cards docs/methods
 
 clean:

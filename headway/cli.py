@@ -20,6 +20,7 @@ from headway.cli_help import Command, usage_sentence
 from headway.cli_options import (
     PARTITION,
     engine_of,
+    filled,
     how,
     out_of,
     partition_options,
@@ -103,9 +104,9 @@ def compare_command(
 @app.command("resume", cls=Command)
 def resume_command(
     path: str = typer.Argument(..., metavar="RUN"),
-    engine: str = typer.Option(None, help="another engine than it was started with: local or ray"),
+    engine: str = typer.Option(None, metavar="local|ray", help="another engine than it was started with"),
     address: str = typer.Option(None, help="a running Ray cluster, HOST:PORT or auto"),
-    workers: str = typer.Option("auto", help="processes that train clients side by side: auto or a number"),
+    workers: str = typer.Option(None, help="processes that train clients side by side: auto or a number [auto]"),
     as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
@@ -114,6 +115,8 @@ def resume_command(
     from headway.experiment import Options, resume
     from headway.progress import progress_for
 
+    for name, text in (("engine", engine), ("address", address), ("workers", workers)):
+        filled(name, text)
     options = Options(workers=workers_of(workers), progress=progress_for(Console(stderr=True), quiet or as_json))
     run = resume(run_folder(path), options, elsewhere=engine_of(engine, address))
     emit(as_json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))

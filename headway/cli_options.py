@@ -51,6 +51,7 @@ WANTED = {  # what stands for an option without a default: its kind and an examp
     "data_dir": ("a folder", "archives"),
     "train_size": ("a number", "1000"),
     "test_size": ("a number", "500"),
+    "clients": ("a number", "20"),
     "weights": ("a file", "body.safetensors"),
     "clip_norm": ("a number", "10"),
     "seeds": ("seeds", "0,1,2"),

@@ -346,7 +346,8 @@ def test_partition_has_the_options_that_mean_something_for_a_partition():
     ("words", "said"),
     [
         (["--lr=0.1"], "No such option '--lr': it belongs to `headway run` and `headway compare`; see `headway part"),
-        (["--workers=2"], "No such option '--workers': it belongs to `headway run` and `headway compare`; see `hea"),
+        (["--threads=2"], "No such option '--threads': it belongs to `headway run` and `headway compare`; see `hea"),
+        (["--workers=2"], "No such option '--workers': it belongs to `headway run`, `headway compare` and `headway re"),
         (["--set", "lr=0.1"], "lr=0.1: a partition is drawn without training; known: data, data_dir, "),
     ],
 )
@@ -390,6 +391,7 @@ def test_every_empty_option_says_that_it_is_empty(name):
     end = headway("run", "fedavg", f"--{name.replace('_', '-')}= ")
     assert end.code == 2
     assert end.err.startswith(f"headway: {name}=' ': it is empty; give ")
+    assert " None" not in end.err
 
 
 @pytest.mark.parametrize(
@@ -401,11 +403,15 @@ def test_every_empty_option_says_that_it_is_empty(name):
         (["partition", "--seeds", ""], "seeds='': it is empty"),
         (["list", ""], "list '': there is no such list; known: pieces, "),
         (["resume", ""], "run='': it is empty; give the --out of a run, such as runs/mine"),
+        (
+            ["resume", "a", "--engine", ""],
+            "engine='': it is empty; give a value, such as --engine local, or leave it out",
+        ),
         (["calibrate", "", "--with=ccvr"], "run='': it is empty; give the --out of a run, such as runs/mine"),
         (["calibrate", "a", "--with", ""], "with='': it is empty; name a calibration, such as --with ccvr"),
         (["personalise", "a", "--with", " "], "with=' ': it is empty; name a personalisation, such as --with ft"),
         (["run", "fedavg", "--workers=many"], "workers=many: workers must be auto or a whole number from 1 to 1024"),
-        (["run", "fedavg", "--model=net.py"], "model=net.py: a file alone names no network; write it as net.py:Name"),
+        (["run", "fedavg", "--model=net.py"], "model=net.py: the name of a network is missing; write net.py:Name"),
         (["run", "fedavg", "--workers=0"], "workers=0: workers must be auto or a whole number from 1 to 1024"),
     ],
 )
@@ -516,7 +522,7 @@ def test_help_shows_choices_kinds_and_defaults():
         "--aggregation weighted|uniform",
         "--personal-from global|calibrated",
         "--store memory|disk",
-        "--clients INTEGER number of clients, K [20]",
+        "--batch-size INTEGER local batch size, B [32]",
         "--lr NUMBER client learning rate, eta [0.05]",
         "--train-size INTEGER take",
     ):
@@ -623,6 +629,17 @@ def test_a_signal_stops_after_a_checkpoint_and_resume_ends_with_the_same_bytes(u
         assert (out / name).read_bytes() == (uninterrupted / name).read_bytes()
 
 
+def test_the_python_example_of_the_readme_prints_what_it_shows(capsys):
+    readme = (Path(package.__file__).parents[1] / "README.md").read_text()
+    code, shown = re.search(r"```python\n(.*?)```\nprints\n```\n(.*?)```", readme, re.DOTALL).groups()
+    exec(compile(code, "README.md", "exec"), {})
+
+    def shape(text):  # accuracies differ in their last digits from one kind of machine to another
+        return [re.sub(r"0\.\d+", "#", line) for line in sorted(text.splitlines())]
+
+    assert shape(capsys.readouterr().out) == shape(shown)
+
+
 def test_the_commands_and_their_python_twins_give_the_same_model():
     headway("run", "moon(mu=5)+fn", *SMALL, "--out=a")
     run = package.run("moon(mu=5)+fn", **SMALL_TASK, out="b")
@@ -634,7 +651,7 @@ def test_resume_refuses_an_engine_or_address_that_there_is_not():
     for words, sentence in [
         (["--engine=loca"], "engine=loca: there is no such engine; use local or ray"),
         (["--engine=local", "--address=h:1"], "address=h:1: only the engine ray has an address; add --engine ray"),
-        (["--workers=0"], "workers=0: workers must be a whole number from 1 to 1024"),
+        (["--workers=0"], "workers=0: workers must be auto or a whole number from 1 to 1024"),
     ]:
         end = headway("resume", "a", *words)
         assert (end.code, end.err) == (2, f"headway: {sentence}\n")

@@ -122,8 +122,7 @@ def from_spec(spec: str) -> Callable[..., nn.Module]:
     source, colon, name = spec.rpartition(":")
     if (file := spec.rstrip(":")).endswith(".py"):
         example = next(iter(_networks(_from_file(Path(file)))), None) if Path(file).is_file() else None
-        such = f"such as {file}:{example}" if example else f"write it as {file}:Name"
-        raise ModelError(f"model={spec}: a file alone names no network; {such}")
+        raise ModelError(f"model={spec}: the name of a network is missing; write {file}:{example or 'Name'}")
     if not (colon and source and name):
         raise ModelError(f"model '{spec}' is not a spec; write 'package.module:Name' or 'path/to/file.py:Name'")
     module = _from_file(Path(source)) if source.endswith(".py") else _from_package(source)

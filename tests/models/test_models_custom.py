@@ -196,8 +196,8 @@ def test_two_files_of_one_name_do_not_stand_in_for_each_other(tmp_path, file):
         ("no_such_package.nets:Net", "No module named 'no_such_package'.*path/to/file.py:Name"),
         ("torch.nn:Linaer", "has no 'Linaer'"),
         ("torch.nn", "is not a spec"),
-        ("net.py", "model=net.py: a file alone names no network; write it as net.py:Name"),
-        ("net.py:", "model=net.py:: a file alone names no network; write it as net.py:Name"),
+        ("net.py", "model=net.py: the name of a network is missing; write net.py:Name"),
+        ("net.py:", "model=net.py:: the name of a network is missing; write net.py:Name"),
         (":Net", "is not a spec"),
         ("torch.nn:", "is not a spec"),
         ("math:pi", "is a float"),
@@ -245,7 +245,7 @@ def test_only_the_networks_and_functions_of_a_file_are_named(tmp_path, monkeypat
     (tmp_path / "many.py").write_text(MANY)
     with pytest.raises(ModelError) as refused:
         from_spec(spec)
-    fix = "known: Mine, build" if ":" in spec else "such as many.py:Mine"
+    fix = "known: Mine, build" if ":" in spec else "is missing; write many.py:Mine"
     assert str(refused.value).endswith(fix)
 
 
