@@ -114,6 +114,8 @@ def execute(
             options = replace(options, threads=read_json(out / "config.json")["options"]["threads"])
             set_threads(options)
         else:
+            if (out / "summary.json").exists() and not options.overwrite:
+                options.progress.say(f"note: {out} holds this run, finished; it runs again")
             clear(out)
             write_head(out, parsed, task, identity, options)
         try:
@@ -132,6 +134,7 @@ def resume(
 
     `elsewhere` names another engine and address than it was started with: no bit depends on them.
     """
+    out = Path(out)  # a string is welcome too
     if not (out / "config.json").exists():
         raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
     config = read_json(out / "config.json")

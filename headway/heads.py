@@ -34,6 +34,7 @@ class Head(nn.Module):
         bias: bool = True,
         proj_dim: int | None = None,  # width after the projection; C by default
         init: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+        bias_start: Tensor | None = None,  # of a user's own classifier
     ):
         super().__init__()
         self.feat, self.wnorm, self.weights = feat, wnorm, weights
@@ -49,7 +50,9 @@ class Head(nn.Module):
         if init is not None and weights in ("trainable", "frozen_random"):
             w = init(w, rng)
         self._put("weight", w, frozen)
-        self._put("bias", uniform(dim, classes, rng)[:, 0].clone() if bias else None, frozen)
+        b = uniform(dim, classes, rng)[:, 0].clone() if bias else None
+        own = b is not None and bias_start is not None and weights in ("trainable", "frozen_random")
+        self._put("bias", bias_start.clone() if own and bias_start is not None else b, frozen)
         start = scale_start if scale == "learnable" else float(scale)
         self.scaled = scale == "learnable" or start != 1.0
         self._put("scale", torch.tensor(start), frozen=scale != "learnable")

@@ -119,6 +119,8 @@ def settings(values: Mapping[str, Any]) -> Settings:
     for name, value in values.items():
         if isinstance(value, bool) and Settings.model_fields[name].annotation is not bool:
             raise ConfigError(f"{name}={value}: {name} must be {_allowed(name)}")
+        if isinstance(value, str) and not value.strip():
+            raise ConfigError(f"{name}={value!r}: it is empty; give a value, or leave {name} out")
     try:
         return Settings.model_validate(dict(values))
     except ValidationError as error:

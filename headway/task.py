@@ -258,6 +258,7 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
         return body, {
             "bias": last.bias is not None,
             "init": lambda w, rng: first.clone() if w.shape == first.shape else w,
+            "bias_start": None if last.bias is None else last.bias.detach().clone(),
         }
 
     make = from_user if model is not None or ":" in name or name.endswith(".py") else from_registry

@@ -318,3 +318,28 @@ def test_a_run_that_lost_all_checkpoints_says_so(tmp_path):
 
     headway.resume(run.path, headway.Options(progress=Hearing()))
     assert any("starts again at round 1" in text for text in Hearing.said)
+
+
+def test_an_instance_starts_from_its_own_classifier_bias_too(tmp_path):
+    net = net_of_width(8)()
+    run = headway.run("fedavg", model=net, lr=1e-12, out=tmp_path / "r", **DIGITS)
+    assert torch.allclose(run.model().head.bias, net[-1].bias)
+
+
+@pytest.mark.parametrize("name", ["data", "weights", "partition"])
+def test_empty_values_are_refused_from_python_too(name, tmp_path):
+    with pytest.raises(HeadwayError, match=f"{name}='': it is empty"):
+        headway.run("fedavg", out=tmp_path / "r", **(DIGITS | {name: ""}))
+
+
+def test_a_finished_request_says_that_it_runs_again(tmp_path):
+    heard = []
+
+    class Hearing(Progress):
+        def say(self, text):
+            heard.append(text)
+
+    for _ in range(2):
+        headway.run("fedavg", out=tmp_path / "r", options=headway.Options(progress=Hearing()), **DIGITS)
+    assert sum("runs again" in text for text in heard) == 1
+    assert headway.resume(str(tmp_path / "r")).done
