@@ -25,7 +25,7 @@ HOW = {
     "threads": "threads of the CPU work; results are bit-identical for one number of threads",
     "workers": "processes that train clients side by side: auto (one a core) or a number; no bit depends on it",
     "engine": "where clients run: local",
-    "store": "where clients' memory rests: memory, or disk for very large federations",
+    "store": "where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's",
     "checkpoint_seconds": "seconds between checkpoints",
     "out": "the run directory; a name under runs/ when not given",
 }
@@ -60,6 +60,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
             extra.append(_option(name, str | None, None, f"{field.description}{shown}"))
     extra += [_option(name, str | None, None, about) for name, about in HOW.items()]
     extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
+    extra.append(_option("tune", bool, False, "time image layouts, take the faster; bits then depend on it", flag=True))
     extra.append(_option("overwrite", bool, False, "replace another run in --out", flag=True))
     extra.append(_option("json", bool, False, "print JSON on stdout, no progress", flag=True))
     extra.append(_option("quiet", bool, False, "no progress", flag=True))
@@ -107,9 +108,9 @@ def how(given: dict[str, Any]) -> Ways:
     engine = given["engine"] or "local"
     if engine != "local":
         raise ConfigError(f"engine={engine}: this version has the engine local; use --engine local")
-    store = given["store"] or "memory"
-    if store not in ("memory", "disk"):
-        raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use memory or disk")
+    store = given["store"] or "auto"
+    if store not in ("auto", "memory", "disk"):
+        raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use auto, memory or disk")
     seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
     options = Options(
         device=given["device"] or "cpu",
@@ -117,6 +118,7 @@ def how(given: dict[str, Any]) -> Ways:
         workers=workers,
         engine=engine,
         store=store,
+        tune=bool(given.get("tune")),
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         progress=progress_for(Console(stderr=True), quiet),
