@@ -1,5 +1,6 @@
 # make demo   set up, then compare five recipes on the embedded digits data
 # make test   set up, then run the tests (make slow adds the long ones)
+# make ray    install the extra `ray`, then run its tests on real clusters
 # make cards  write docs/methods/ anew from the code, the guide and the published tables
 # make setup  leaves a working .venv/bin/headway
 
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test slow lint types check cards clean
+.PHONY: setup demo test slow ray lint types check cards clean
 
 setup: $(STAMP)
 
@@ -25,6 +26,10 @@ test: setup
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
+
+ray: setup
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pytest -m ray
 
 lint: setup
 	$(BIN)/ruff check .

@@ -49,7 +49,14 @@ class Saved:
         return recipe
 
 
-def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task | None = None) -> Saved:
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Nobody wants to hear it."""
+
+
+def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
     """The state a finished run ended with."""
     run = Run(path)
     if not (path / "config.json").exists():
@@ -76,11 +83,12 @@ def load(path: Path, say: Callable[[str], None] = lambda text: None, task: Task 
     return Saved(run, recipe, task, found.server, LocalEngine(store))
 
 
-def calibrate(path: Path, text: str, task: Task | None = None) -> dict[str, Any]:
+def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
     """Before, after, and what the same retraining reaches on real features: the oracle bound."""
-    saved = load(path, task=task)
+    saved = load(path, say, task)
     recipe = saved.with_piece(text, "calib")
     engine, task = saved.engine, saved.task
+    say("calibrating")
     start = rounds.calibration_start(saved.server, recipe, engine.store)
     before = global_score(rounds.global_net(start, recipe, task), engine, task)
     net = rounds.finish(saved.server, recipe, saved.task, saved.engine)
@@ -103,9 +111,9 @@ def calibrate(path: Path, text: str, task: Task | None = None) -> dict[str, Any]
     return result | {"model": str(folder / f"{name}.safetensors")}
 
 
-def personalise(path: Path, text: str, task: Task | None = None) -> dict[str, Any]:
+def personalise(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
     """Personal accuracy as received and after every stage; the clients' models are saved."""
-    saved = load(path, task=task)
+    saved = load(path, say, task)
     recipe = saved.with_piece(text, "personal")
     if not recipe.acting("personalise"):
         raise RecipeError(f"with={text}: it acts during the rounds and not after them; put it into the recipe of a run")
@@ -113,7 +121,7 @@ def personalise(path: Path, text: str, task: Task | None = None) -> dict[str, An
     folder = path / "personalised" / name
     prepare_folder(folder)
     ids = personal_ids(saved.task)
-    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, ids, folder, lambda text: None)
+    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, ids, folder, say)
     result = {"recipe": str(recipe), **outcome.personal()}
     write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result | {"models": str(folder / "clients")}

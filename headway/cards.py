@@ -36,7 +36,7 @@ SECTIONS = (
     "Idea", "Equations", "What leaves the client", "Settings", "What the papers report", "Pitfalls",
 )  # fmt: skip
 SUPPORT = ("fedavg", "ownmodel")  # pieces that an alias builds on but is not about
-HIDDEN = ("check", "advise", "__post_init__")  # refusals are no equations
+HIDDEN = ("check", "advise", "proximal", "wants_seen", "__post_init__")  # refusals and book-keeping are no equations
 PRAGMA = re.compile(r"\s*#\s*(?:type:\s*ignore|noqa|fmt:)[^#]*?(?=\s*#|$)")
 TUNED = ("lr", "mu", "tau", "virtual", "gmv_alpha", "r_warm", "etf_beta", "ft_lr", "samples_per_class")
 TASK = Settings(data="digits", model="mlp", clients=2, partition="iid", train_size=100, test_size=50, batch_size=100)

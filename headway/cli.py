@@ -6,7 +6,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,19 @@ import typer
 from rich.console import Console
 
 import headway
-from headway.cli_options import how, shared_options, task_values
+from headway.cli_help import Command, usage_sentence
+from headway.cli_options import (
+    PARTITION,
+    engine_of,
+    how,
+    out_of,
+    partition_options,
+    run_folder,
+    seeds_of,
+    shared_options,
+    task_values,
+    workers_of,
+)
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -43,10 +56,10 @@ def top(version: bool = typer.Option(False, "--version", help="print the version
         raise typer.Exit
 
 
-@app.command("run")
+@app.command("run", cls=Command)
 @shared_options
 def run_command(
-    recipe: str = typer.Argument(..., help="pieces joined with +, such as scaffold+fn or moon(mu=5)+ccvr"),
+    recipe: str = typer.Argument(...),
     **given: Any,
 ) -> None:
     """One federated training run -> a run directory."""
@@ -62,17 +75,18 @@ def run_command(
         emit(ways.json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
         return
     out = ways.out or api.default_out(recipe, s, ways.seeds)
-    whole = compare([recipe], s, ways.seeds, out, ways.options, place=lambda recipe, seed: Path(f"seed-{seed}"))
+    with continued(ways.options.overwrite):
+        whole = compare([recipe], s, ways.seeds, out, ways.options, place=lambda recipe, seed: Path(f"seed-{seed}"))
     emit(ways.json, whole.records(), lambda c: show.leaderboard(c, whole))
 
 
-@app.command("compare")
+@app.command("compare", cls=Command)
 @shared_options
 def compare_command(
-    recipes: list[str] = typer.Argument(..., help="two or more recipes"),  # noqa: B008  typer's way
+    recipes: list[str] = typer.Argument(...),  # noqa: B008  typer's way
     **given: Any,
 ) -> None:
-    """The same task for several recipes and seeds -> leaderboard, run directories."""
+    """Several recipes and seeds on one task -> a leaderboard."""
     from headway import api, show
     from headway.comparison import compare
     from headway.settings import settings
@@ -80,57 +94,72 @@ def compare_command(
     ways = how(given)
     s = settings(task_values(given))
     seeds = ways.seeds or [s.seed]
-    result = compare(recipes, s, seeds, ways.out or api.default_comparison(recipes, s, seeds), ways.options)
+    out = ways.out or api.default_comparison(recipes, s, seeds)
+    with continued(ways.options.overwrite):
+        result = compare(recipes, s, seeds, out, ways.options)
     emit(ways.json, result.records(), lambda c: show.leaderboard(c, result))
 
 
-@app.command("resume")
+@app.command("resume", cls=Command)
 def resume_command(
-    path: Path = typer.Argument(..., metavar="RUN", help="the run directory"),  # noqa: B008
-    as_json: bool = typer.Option(False, "--json", help="print the summary as JSON"),
+    path: str = typer.Argument(..., metavar="RUN"),
+    engine: str = typer.Option(None, help="another engine than it was started with: local or ray"),
+    address: str = typer.Option(None, help="a running Ray cluster, HOST:PORT or auto"),
+    workers: str = typer.Option("auto", help="processes that train clients side by side: auto or a number"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
-    """Continue a stopped run; the end is byte-identical to an unstopped one."""
+    """Continue a stopped run, to the same bytes as without a stop."""
     from headway import show
     from headway.experiment import Options, resume
     from headway.progress import progress_for
 
-    options = Options(workers=None, progress=progress_for(Console(stderr=True), quiet or as_json))
-    run = resume(path, options)
+    options = Options(workers=workers_of(workers), progress=progress_for(Console(stderr=True), quiet or as_json))
+    run = resume(run_folder(path), options, elsewhere=engine_of(engine, address))
     emit(as_json, run.summary | {"run": str(run.path)}, lambda c: show.summary(c, run))
 
 
-@app.command("calibrate")
+@app.command("calibrate", cls=Command)
 def calibrate_command(
-    path: Path = typer.Argument(..., metavar="RUN", help="a finished run"),  # noqa: B008
-    piece: str = typer.Option(..., "--with", help="ccvr(per_class=500), oracle, ffc"),
-    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+    path: str = typer.Argument(..., metavar="RUN"),
+    piece: str = typer.Option(..., "--with", help="such as ccvr, ccvr(per_class=500), oracle, ffc"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
-    """Calibrate a finished run's classifier: before, after, and the oracle bound."""
+    """Calibrate the classifier of a finished run.
+
+    Prints the accuracy before and after, and what the same retraining reaches on real features: the oracle bound.
+    """
     from headway import show
     from headway.afterwards import calibrate
 
-    result = calibrate(path, piece)
+    result = calibrate(run_folder(path), piece_for("a calibration", "ccvr", piece), say=says(path, quiet or as_json))
     emit(as_json, result, lambda c: show.calibration(c, result))
 
 
-@app.command("personalise")
+@app.command("personalise", cls=Command)
 def personalise_command(
-    path: Path = typer.Argument(..., metavar="RUN", help="a finished run"),  # noqa: B008
-    piece: str = typer.Option(..., "--with", help="ft(epochs=5, lr=0.1), algorithm2, one_step, extra_epoch"),
-    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+    path: str = typer.Argument(..., metavar="RUN"),
+    piece: str = typer.Option(..., "--with", help="such as ft, ft(epochs=5, lr=0.1), algorithm2, one_step"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
-    """Make personal models of a finished run: accuracy as received and after every stage."""
+    """Make personal models of a finished run.
+
+    Prints their accuracy as received and after every stage, and saves them.
+    """
     from headway import show
     from headway.afterwards import personalise
 
-    result = personalise(path, piece)
+    result = personalise(
+        run_folder(path), piece_for("a personalisation", "ft", piece), say=says(path, quiet or as_json)
+    )
     emit(as_json, result, lambda c: show.personalisation(c, result))
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_command(
-    what: str = typer.Argument("pieces", help="pieces, recipes, models, data or partitions"),
+    what: str = typer.Argument("pieces"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
     """What there is: pieces, recipes, models, data, partitions."""
@@ -140,9 +169,9 @@ def list_command(
     emit(as_json, rows, lambda c: show.listing_table(c, what, rows))
 
 
-@app.command("explain")
+@app.command("explain", cls=Command)
 def explain_command(
-    recipe: str = typer.Argument(..., help="the recipe"),
+    recipe: str = typer.Argument(...),
     privacy: bool = typer.Option(False, "--privacy", help="what leaves a client, and what it tells of its data"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
@@ -158,8 +187,8 @@ def explain_command(
         emit(as_json, show.explanation(parsed), lambda c: show.explain_text(c, parsed))
 
 
-@app.command("cite")
-def cite_command(recipe: str = typer.Argument(..., help="the recipe")) -> None:
+@app.command("cite", cls=Command)
+def cite_command(recipe: str = typer.Argument(...)) -> None:
     """BibTeX of the papers behind a recipe."""
     from headway.methods import recipe as parse
     from headway.methods.references import bibtex
@@ -168,23 +197,51 @@ def cite_command(recipe: str = typer.Argument(..., help="the recipe")) -> None:
     emit(False, text, lambda c: c.out(text, highlight=False))
 
 
-@app.command("partition")
-@shared_options
+@app.command("partition", cls=Command)
+@partition_options
 def partition_command(**given: Any) -> None:
     """Draw, save, describe and plot a partition; no training."""
     from headway import show
     from headway.rundir import prepare_folder
     from headway.settings import settings
 
-    ways = how(given)
-    if ways.seeds is not None:
-        raise ConfigError(f"seeds={given['seeds']}: a partition is drawn from one seed; use --seed {ways.seeds[0]}")
-    drawn = show.drawn_partition(settings(task_values(given)))
-    if ways.out:
-        drawn.check_place(ways.out, ways.options.overwrite)
-        prepare_folder(ways.out)
-        drawn.save(ways.out)
-    emit(ways.json, drawn.record(), lambda c: drawn.print(c, ways.out))
+    if (seeds := seeds_of(given["seeds"], given["seed"])) is not None:
+        raise ConfigError(f"seeds={given['seeds']}: a partition is drawn from one seed; use --seed {seeds[0]}")
+    out = out_of(given["out"])
+    drawn = show.drawn_partition(settings(task_values(given, PARTITION)))
+    if out:
+        drawn.check_place(out, given["overwrite"])
+        prepare_folder(out)
+        drawn.save(out)
+    emit(given["json"], drawn.record(), lambda c: drawn.print(c, out))
+
+
+@contextmanager
+def continued(overwrite: bool) -> Iterator[None]:
+    """When one of several runs is stopped, say how all of them go on."""
+    from headway.experiment import Stopped
+
+    try:
+        yield
+    except Stopped as stop:
+        again = "the same command without --overwrite" if overwrite else "the same command again"
+        stop.args = (f"{stop}, and {again} all of them",)
+        raise
+
+
+def piece_for(kind: str, example: str, text: str) -> str:
+    """What --with names."""
+    if not text.strip():
+        raise ConfigError(f"with={text!r}: it is empty; name {kind}, such as --with {example}")
+    return text
+
+
+def says(path: str, quiet: bool) -> Callable[[str], None]:
+    """What a finished run's next step tells on stderr."""
+    from headway.progress import progress_for
+
+    progress = progress_for(Console(stderr=True), quiet)
+    return lambda text: progress.say(f"{path}: {text}")
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
@@ -217,7 +274,7 @@ def main() -> NoReturn:
     except HeadwayError as error:
         code = fail(str(error), error.exit_code)
     except click.exceptions.UsageError as error:
-        code = fail(usage_sentence(error), 2)
+        code = fail(usage_sentence(error, sys.argv[1:]), 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = fail("interrupted", 130)
     except Exception as error:
@@ -234,15 +291,6 @@ def fail(sentence: str, code: int) -> int:
     line = "".join(c if c.isprintable() else " " for c in sentence)
     print(f"headway: {line}", file=sys.stderr)
     return code
-
-
-def usage_sentence(error: click.exceptions.UsageError) -> str:
-    """click's complaint in the form of ours: what was found; what to do."""
-    found, guessed, close = error.format_message().partition(" Did you mean ")
-    words = [word for word in sys.argv[1:2] if not word.startswith("-")]
-    command = error.ctx.command_path if error.ctx else " ".join(["headway", *words])
-    fix = f"did you mean {close.split('?')[0]}?" if guessed else f"see `{command} --help`"
-    return f"{found.rstrip('.')}; {fix}"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 
 from headway.conflicts import check_settings
 from headway.data import Dataset, load
+from headway.engine.session import check_engine
 from headway.errors import ConfigError, nearest
 from headway.experiment import Options, check_fits, execute
 from headway.methods import recipe as parse_recipe
@@ -131,6 +132,7 @@ def compare(
     options = options or Options()
     make = make_task or same_data(options)
     place = place or (lambda recipe, seed: Path(slug(recipe.title)) / f"seed-{seed}")
+    check_engine(options.engine, options.address)
     if not recipes:
         raise ConfigError("recipes: none was given; name at least one, such as fedavg")
     if not seeds or len(set(seeds)) != len(seeds):
@@ -148,15 +150,20 @@ def compare(
             folder = out / place(recipe, seed)
             done[folder] = finished(folder, recipe, tasks[seed], options.overwrite)
     prepare_folder(out)
-    rows = []
-    for text, recipe in zip(recipes, parsed, strict=True):
-        runs = []
-        for seed in seeds:
-            folder, task = out / place(recipe, seed), tasks[seed]
-            if not done[folder]:
-                execute(text, task.settings, folder, options, task=task)
-            runs.append(Run(folder, task))
-        rows.append(row_of(recipe.title, runs))
+    todo = [
+        (text, recipe, tasks[seed], folder)
+        for text, recipe in zip(recipes, parsed, strict=True)
+        for seed in seeds
+        if not done[folder := out / place(recipe, seed)]
+    ]
+    if options.engine == "ray" and len(todo) > 1:  # a single run spreads its clients instead
+        from headway.engine.jobs import Job, spread_runs
+
+        spread_runs([Job(*job) for job in todo], options)
+    else:
+        for text, _, task, folder in todo:
+            execute(text, task.settings, folder, options, task=task)
+    rows = [row_of(r.title, [Run(out / place(r, seed), tasks[seed]) for seed in seeds]) for r in parsed]
     rows.sort(key=lambda r: -(r.mean("global") or 0.0))
     comparison = Comparison(out, tuple(rows), tuple(seeds))
     comparison.save()

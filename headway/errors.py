@@ -40,6 +40,10 @@ class CheckpointError(HeadwayError):
     """A run directory or checkpoint that is damaged, in use, or belongs to another task."""
 
 
+class EngineError(HeadwayError):
+    """The place where clients should run is missing, cannot be reached, or fails again and again."""
+
+
 class DiskError(HeadwayError):
     """The disk is full or refuses; what was there before is still whole."""
 

@@ -23,7 +23,8 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine, SpillingStore
 from headway.engine.memory import keep_freed_memory
-from headway.errors import CheckpointError, WidthError
+from headway.engine.session import check_engine
+from headway.errors import CheckpointError, EngineError, WidthError
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -76,12 +77,17 @@ class Options:
     device: str = "cpu"
     threads: int | None = 1  # of one process; bits depend on it, so it is 1 unless the user says otherwise
     workers: int | None = 1  # processes that train clients; None: one a core
-    engine: str = "local"
+    engine: str = "local"  # or ray
+    address: str | None = None  # of a running Ray cluster: HOST:PORT or auto; None: a private one on this machine
     tune: bool = False  # choose the layout of images by a short timing; bits then depend on the machine's choice
     store: str = "auto"  # where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
     progress: Progress = field(default_factory=Progress)
+
+    def engine_record(self) -> dict[str, str]:
+        """What config.json keeps of the engine, so that `resume` finds it again."""
+        return {"engine": self.engine} | ({} if self.address is None else {"address": self.address})
 
 
 def execute(
@@ -95,19 +101,19 @@ def execute(
     """Run a recipe on a task into a directory. An unfinished run of the very same request is continued."""
     options = options or Options()
     parsed = parse_recipe(recipe)
+    check_engine(options.engine, options.address)
     set_threads(options)
     if task is None:
         check_before_loading(parsed, s)
     task = (task or build(s, device=options.device)).for_recipe(parsed)
     check_fits(parsed, task.dim, task.classes, task.settings)
     conflicts.check_settings(parsed, s)
-    notes = [*parsed.advise(parsed, task.settings.rounds, task.settings.lr), *partition_notes(task)]
     identity = {"recipe": str(parsed)} | task.fingerprint()
     prepare_folder(out)
     with locked(out):
-        for text in notes:
+        for text in notes_of(parsed, task):
             options.progress.say(f"note: {text}")
-        if can_continue(out, identity, options.overwrite):
+        if begun := can_continue(out, identity, options.overwrite):
             started = read_json(out / "config.json")["options"]
             options = replace(options, threads=started["threads"])
             set_threads(options)
@@ -116,14 +122,27 @@ def execute(
             task = task.in_layout(layout_for(task)) if options.tune else task
             clear(out)
             write_head(out, parsed, task, identity, options)
-        return Experiment(parsed, task, out, identity, options).run()
+        try:
+            experiment = Experiment(parsed, task, out, identity, options)
+        except EngineError:
+            if not begun:  # a request that was refused leaves no run behind
+                clear(out)
+            raise
+        return experiment.run()
 
 
-def resume(out: Path, options: Options | None = None, task: Task | None = None) -> Run:
-    """Continue a stopped run from its own config; a finished one is left as it is."""
+def resume(
+    out: Path, options: Options | None = None, task: Task | None = None, *, elsewhere: Mapping[str, Any] | None = None
+) -> Run:
+    """Continue a stopped run from its own config; a finished one is left as it is.
+
+    `elsewhere` names another engine and address than it was started with: no bit depends on them.
+    """
     if not (out / "config.json").exists():
         raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
     config = read_json(out / "config.json")
+    if elsewhere:
+        check_engine(elsewhere["engine"], elsewhere["address"])
     check_config(config, out)
     if (out / "summary.json").exists():
         try:
@@ -132,7 +151,9 @@ def resume(out: Path, options: Options | None = None, task: Task | None = None) 
         except CheckpointError:  # the checkpoint has all that the model was made from
             (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
+    how |= {"address": config["options"].get("address")} | dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
+    check_engine(options.engine, options.address)
     parsed = parse_recipe(config["recipe"])
     set_threads(options)
     task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
@@ -160,12 +181,13 @@ class Experiment:
         self.signal = 0
         self._saved, self._saved_round = time.monotonic(), -1
         self._clock = time.monotonic()
+        self._deaths = 0
 
     def run(self) -> Run:
         total = self.task.settings.rounds
-        self._restore()
-        self.options.progress.begin(self.recipe.title, len(self.rows), total)
         try:
+            self._restore()
+            self.options.progress.begin(self.recipe.title, len(self.rows), total)
             with self._signals():
                 self._clock = time.monotonic()
                 server = rounds.run(
@@ -201,6 +223,9 @@ class Experiment:
         self.rows.append(row)
         seconds = time.monotonic() - self._clock
         times = {"round": server.round, "seconds": round(seconds, 4), "train_seconds": round(trained, 4)}
+        if self.engine.deaths > self._deaths:
+            times["worker_deaths"] = self.engine.deaths - self._deaths
+            self._deaths = self.engine.deaths
         append(self.out / "metrics.jsonl", row)
         append(self.out / "timings.jsonl", times)
         self.server = server
@@ -297,6 +322,11 @@ class Interrupted(Exception):
     """Raised between two clients when a signal asked the run to stop."""
 
 
+def notes_of(recipe: Recipe, task: Task) -> list[str]:
+    """What a user should know before the first round."""
+    return [*recipe.advise(recipe, task.settings.rounds, task.settings.lr), *partition_notes(task)]
+
+
 def partition_notes(task: Task) -> list[str]:
     """What a user should know about who got which data."""
     notes = task.partition.notes
@@ -305,7 +335,9 @@ def partition_notes(task: Task) -> list[str]:
         said.append(f"{task.partition.spec}: {notes['dropped']} training samples belong to no client and are left out")
     if notes.get("refilled"):
         said.append(f"{task.partition.spec}: {notes['refilled']} samples were moved to clients that had too few")
-    return [*said, task.dataset.note] if "no test part" in task.dataset.note else said
+    if notes.get("note"):
+        said.append(f"{task.partition.spec}: {notes['note']}")
+    return [*said, task.dataset.note] if task.dataset.note and task.settings.data not in DATASETS else said
 
 
 def check_before_loading(recipe: Recipe, s: Settings) -> None:
@@ -346,7 +378,13 @@ def check_config(config: Any, out: Path) -> None:
 def engine_for(
     recipe: Recipe, task: Task, options: Options, store: ClientStore, tick: Callable[[int, int], None]
 ) -> LocalEngine:
-    """Workers where they help: on the CPU, with more than one client a round."""
+    """Workers where they help: on the CPU, with more than one client a round; or those of a cluster."""
+    if options.engine == "ray":
+        from headway.engine.cluster import RayEngine
+
+        return RayEngine(
+            recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
+        )
     busy = len(task.everyone()) if recipe.trains_everyone else len(task.sampling(0))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     work = len(task.dataset.y) * task.settings.sampling * sum(p.numel() for p in task.first_params(recipe).values())

@@ -116,7 +116,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "label": recipe.title,
         "settings": task.settings.model_dump(),
         "options": {
-            "device": options.device, "threads": torch.get_num_threads(), "engine": options.engine,
+            "device": options.device, "threads": torch.get_num_threads(), **options.engine_record(),
             "store": options.store, "layout": task.layout,
         },
         "identity": dict(identity),

@@ -95,7 +95,8 @@ class Piece:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            check_setting(self.name, f.name, getattr(self, f.name), f.metadata)
+            kinds = getattr(f.type, "__name__", str(f.type)).split(" | ")  # a class, or text such as int | None
+            check_setting(self.name, f.name, getattr(self, f.name), f.metadata, whole="int" in kinds)
 
     # ---- the model: h = body(x), z = head(h)
     @merge
@@ -228,7 +229,7 @@ def acts(piece: Piece, hook: str) -> bool:
     return getattr(type(piece), hook) is not getattr(Piece, hook)
 
 
-def check_setting(piece: str, name: str, value: Any, rule: Any) -> None:
+def check_setting(piece: str, name: str, value: Any, rule: Any, whole: bool = False) -> None:
     """Refuse a value outside its range, with the range in the message."""
     if value is None or isinstance(value, bool):
         return
@@ -241,6 +242,8 @@ def check_setting(piece: str, name: str, value: Any, rule: Any) -> None:
     compare = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = {key: rule[key] for key in compare if rule.get(key) is not None}
-    if not math.isfinite(value) or not all(compare[key](value, bound) for key, bound in bounds.items()):
+    fits = math.isfinite(value) and (isinstance(value, int) or not whole)
+    if not fits or not all(compare[key](value, bound) for key, bound in bounds.items()):
         wanted = " and ".join(f"{signs[key]} {bound:g}" for key, bound in bounds.items())
-        raise RecipeError(f"{piece}({name}={value}): {name} must be a finite number {wanted}".rstrip())
+        kind = "a whole number" if whole else "a finite number"
+        raise RecipeError(f"{piece}({name}={value}): {name} must be {kind} {wanted}".rstrip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +26,7 @@ class Bar(Progress):
         self._bar = RichBar(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
-            console=self.console, transient=True,
+            console=self.console, transient=True, speed_estimate_period=math.inf,  # rounds may take minutes
         )  # fmt: skip
         self._rounds = self._bar.add_task(label, total=total, completed=done, note="")
         self._clients = self._bar.add_task("  clients", total=None, note="")
@@ -56,27 +57,36 @@ class Lines(Progress):
 
     def __init__(self, console: Console):
         self.console = console
-        self._label, self._total, self._last, self._start = "", 0, 0.0, 0.0
+        self._label, self._total, self._first, self._last, self._start = "", 0, 0, 0.0, 0.0
 
     def begin(self, label: str, done: int, total: int) -> None:
         self._label, self._total, self._last, self._start = label, total, 0.0, time.monotonic()
         self._first = done
         from_where = f", continued after round {done}" if done else ""
-        self._print(f"{label}: {total} rounds{from_where}")
+        self._print(f"{label}: {counted(total, 'round')}{from_where}")
 
     def round(self, row: Mapping[str, Any]) -> None:
         now, t = time.monotonic(), row["round"]
+        since = t - self._first - 1  # rounds after this process's first, which also warms up and tells little
+        if since <= 0:
+            self._start = now
         if t < self._total and now - self._last < 1:
             return
         self._last = now
-        left = (now - self._start) / max(t - self._first, 1) * (self._total - t)
-        self._print(f"{self._label}: round {t}/{self._total} {scores(row)} {left:.0f} s left")
+        known = since > 0 or t == self._total
+        left = f"{(now - self._start) / max(since, 1) * (self._total - t):.0f} s left" if known else ""
+        self._print(f"{self._label}: round {t}/{self._total} {scores(row)} {left}".rstrip())
 
     def say(self, text: str) -> None:
         self._print(f"{self._label}: {text}" if self._label else text)
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 round`, `2 rounds`"""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def scores(row: Mapping[str, Any]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headway.errors import ConfigError, nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+CLIENTS = 20  # where nobody says how many, nor does the partition
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -30,7 +32,9 @@ class Settings(BaseModel):
     normalise: Literal["dataset", "half", "imagenet", "none"] = Field("dataset", description="input statistics")
     augment: str = Field("none", description="crop(4)+flip, cutout(16), rotate(15)")
     partition: str = Field("dir(0.1)", description="iid, dir(a), shard(s), classes(n), natural, or a saved file")
-    clients: Count = Field(20, description="number of clients, K")
+    clients: Count | None = Field(
+        None, description=f"number of clients, K [{CLIENTS}; natural and saved partitions: all they have]"
+    )
     local_test: str = Field(
         "shard", description="shard: the test set with each client's labels; 0.3: own hold-out; none"
     )
@@ -52,6 +56,16 @@ class Settings(BaseModel):
         "global", description="the model clients make their own: the global one, or the calibrated"
     )
     personal_clients: Count = Field(1000, description="at most this many clients are evaluated personally")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clients_by_default(cls, values: Any) -> Any:
+        """None stays for partitions that bring their clients; the task then holds the number."""
+        from headway.data.partition_spec import brings_clients
+
+        if not isinstance(values, Mapping) or values.get("clients") is not None:
+            return values
+        return {**values, "clients": None if brings_clients(values.get("partition")) else CLIENTS}
 
     @field_validator("lr_decay", mode="before")
     @classmethod
@@ -89,6 +103,9 @@ def parse_decay(text: str) -> tuple[float, tuple[int, ...] | None]:
         raise ValueError("the factor must be above 0 and at most 1, such as 0.99")
     if rounds is not None and min(rounds) < 1:
         raise ValueError("the rounds after @ must be 1 or more, such as 0.1@160,240")
+    if rounds is not None and any(a >= b for a, b in pairwise(rounds)):
+        ordered = ",".join(map(str, sorted(set(rounds))))
+        raise ValueError(f"the rounds after @ must grow, each given once; write {factor_text}@{ordered}")
     return factor, rounds
 
 

@@ -20,6 +20,7 @@ from headway.errors import CheckpointError, ConfigError, RecipeError, nearest
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
+from headway.progress import counted
 from headway.recipes import Recipe, explain, idea_line, summary_line
 from headway.rundir import Run, read_json
 from headway.settings import Settings
@@ -44,7 +45,7 @@ def summary(console: Console, run: Run) -> None:
     """One finished run."""
     s = run.summary
     where = escape(str(run.path))
-    console.print(f"[bold]{s['label']}[/bold]: {s['rounds']} rounds in {s['seconds']:.1f} s -> {where}")
+    console.print(f"[bold]{s['label']}[/bold]: {counted(s['rounds'], 'round')} in {s['seconds']:.1f} s -> {where}")
     if s["failed"]:
         console.print(f"failed: {s['failed']}")
     table = plain_table("accuracy, %", "value")
@@ -105,7 +106,7 @@ def personalisation(console: Console, result: dict[str, Any]) -> None:
     table.add_row("at the end, pooled", percent(own["pooled"]))
     console.print(result["recipe"], markup=False)
     console.print(table)
-    console.print(f"models of {own['clients']} clients: {result['models']}", markup=False)
+    console.print(f"models of {counted(own['clients'], 'client')}: {result['models']}", markup=False)
 
 
 # ---- list
@@ -118,7 +119,7 @@ def listing(what: str) -> list[dict[str, Any]]:
         "partitions": _partitions,
     }
     if what not in kinds:
-        raise ConfigError(f"list {what}: there is no such list; {nearest(what, kinds)}")
+        raise ConfigError(f"list {what or repr(what)}: there is no such list; {nearest(what, kinds)}")
     return kinds[what]()
 
 
@@ -169,7 +170,7 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{k}={v['default']}" for k, v in value.items()) or "-"
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
-    return str(value)
+    return "-" if value is None else str(value)
 
 
 # ---- explain

@@ -220,10 +220,12 @@ def build(
     if aug and len(dataset.shape) != 3:
         raise ConfigError(f"augment={s.augment}: only images can be augmented and {dataset.name} is a table; use none")
     if aug:
+        aug.check_fits(dataset.shape[1], dataset.shape[2])
         aug = replace(aug, fill=tuple(m / dataset.scale for m in dataset.mean))
     name = auto_model(dataset) if s.model == "auto" else s.model
+    resolved = s.model_copy(update={"model": name, "clients": len(partition)})
     return Task(
-        s.model_copy(update={"model": name}), dataset, partition, local, body_maker(s, name, model, dataset), where,
+        resolved, dataset, partition, local, body_maker(s, name, model, dataset), where,
         ClientData(x, y, local.train), ClientData(*own, local.test), aug,
     )  # fmt: skip
 
@@ -271,7 +273,7 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
             "init": lambda w, rng: first.clone() if w.shape == first.shape else w,
         }
 
-    make = from_user if model is not None or ":" in name else from_registry
+    make = from_user if model is not None or ":" in name or name.endswith(".py") else from_registry
     if s.weights is None:
         return make
 

@@ -163,7 +163,7 @@ def test_an_unfinished_run_is_refused(run) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path) -> None:
-    with pytest.raises(CheckpointError, match="is not a finished run"):
+    with pytest.raises(CheckpointError, match="is not a run directory"):
         afterwards.personalise(tmp_path / "nothing", "ft")
 
 

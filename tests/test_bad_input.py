@@ -40,6 +40,16 @@ def place(tmp_path_factory):
     whole = (place / "table.npz").read_bytes()
     (place / "truncated.npz").write_bytes(whole[: len(whole) // 2])
     (place / "words.csv").write_text("a,b,label\n1,2,cat\n3,four,dog\n")
+    np.savez(place / "alone.npz", x=x, y=y, group=np.arange(60))
+    np.savez(place / "noinputs.npz", z=x, y=y)
+    np.save(place / "single.npy", x)
+    (place / "single.npy").rename(place / "single.npz")
+    (place / "nolabel.csv").write_text("a,b,kind\n1,2,0\n3,4,1\n")
+    (place / "twolabels.csv").write_text("a,class,y\n1,2,0\n3,4,1\n")
+    (place / "twins.csv").write_text("a,a,label\n1,2,0\n3,4,1\n")
+    (place / "hospitals.csv").write_text("a,site,label\n1,hosp0,0\n3,hosp1,1\n")
+    (place / "sites.csv").write_text("a,group,label\n" + "".join(f"{i},h{i % 4},{i % 3}\n" for i in range(60)))
+    (place / "folder").mkdir()
     (place / "file").write_text("a file, not a folder")
     (place / "net.py").write_text(NET)
     (place / "noclass.py").write_text("x = 1\n")
@@ -80,6 +90,7 @@ OPTIONS = [
     (["--weight-decay=-0.1"], "weight_decay", "-0.1", "at least 0"),
     (["--clip-norm=0"], "clip_norm", "0", "above 0"),
     (["--lr-decay=2"], "lr_decay", "2", "such as 0.99"),
+    (["--lr-decay=0.1@5,3"], "lr_decay", "0.1@5,3", "write 0.1@3,5"),
     (["--lr-decay=0.1@x"], "lr_decay", "0.1@x", "such as 0.1@160,240"),
     (["--batch-size=99999999999999999999"], "batch_size", "99999999999999999999", "to 1,000,000,000"),
     (["--clients=0"], "clients", "0", "from 1"),
@@ -100,7 +111,8 @@ OPTIONS = [
     (["--seeds=0,1", "--seed=3"], "seed", "3", "use one of the two"),
     (["--device=xyz"], "device", "xyz", "use cpu"),
     (["--workers=0"], "workers", "0", "from 1 to"),
-    (["--engine=ray"], "engine", "ray", "use --engine local"),
+    (["--engine=rays"], "engine", "rays", "use local or ray"),
+    (["--address=10.0.0.1:6379"], "address", "10.0.0.1:6379", "add --engine ray"),
     (["--threads=0"], "threads", "0", "from 1 to 1024"),
     (["--threads=9999999999999"], "threads", "9999999999999", "from 1 to 1024"),
     (["--checkpoint-seconds=nan"], "checkpoint_seconds", "nan", "at least 0"),
@@ -108,7 +120,7 @@ OPTIONS = [
     (["--lrr=0.1"], "option", "--lrr", "did you mean '--lr'?"),
     (["--lr"], "Option", "--lr", "headway run --help"),
     (["--json=1"], "Option", "--json", "headway run --help"),
-    (["fedprox"], "argument", "fedprox", "headway run --help"),
+    (["fedprox"], "argument", "fedprox", "write fedavg+fedprox to join pieces"),
     # model
     (["--model=nosuch"], "model", "nosuch", "known: "),
     (["--model=resnet2"], "model", "resnet2", "did you mean 'resnet"),
@@ -121,6 +133,9 @@ OPTIONS = [
     # augmentation
     (["--augment=flop"], "augment", "flop", "did you mean 'flip'?"),
     (["--augment=crop"], "augment", "crop", "as in crop(4)"),
+    (["--augment=flip+flip"], "augment", "flip twice", "keep one"),
+    (["--augment=crop(8)"], "augment", "crop(8)", "use at most crop(7)"),
+    (["--augment=cutout(9)+flip"], "augment", "8 x 8", "use at most cutout(8)"),
     (["--augment=flip", "--data=table.npz"], "augment", "flip", "use none"),
     # partition and splits
     (["--partition=dirr(0.1)"], "partition", "dirr", "did you mean 'dir'?"),
@@ -129,13 +144,18 @@ OPTIONS = [
     (["--partition=dir(nan)"], "alpha", "nan", "above 0"),
     (["--partition=dir(0.1"], "partition", "dir(0.1", "write it like 'dir(0.1)'"),
     (["--partition=dir(0.1,alpah=2)"], "partition", "alpah", "did you mean 'alpha'?"),
-    (["--partition=shard(2000)"], "shard", "40000 shards", "1438; use fewer clients or a smaller s"),
+    (["--partition=shard(2000)"], "shard", "40000 shards", "1438; use s and clients whose product is a multiple of 10"),
     (["--partition=shard(3)", "--clients=7"], "shard", "21", "use s = 10 or clients = 10"),
     (["--partition=classes(11)"], "classes", "11", "use n from 1 to 10"),
     (["--partition=natural"], "natural", "no groups", "use another partition"),
     (["--partition=none.json"], "partition file", "none.json", "check the path"),
     (["--clients=2000"], "clients", "2000", "use at most 719 clients"),
     (["--clients=2000", "--partition=iid"], "clients", "2000", "use at most 1438 clients"),
+    (["--train-size=1"], "dir", "20 clients", "use 1 client and min_size=1"),
+    (["--train-size=1", "--partition=iid"], "clients", "there are 1", "use 1 client"),
+    (["--train-size=1", "--partition=shard(2)"], "shard", "no samples", "add some or use iid"),
+    (["--partition=natural", "--data=sites.csv", "--clients=5"], "clients", "5", "use at most 4 clients, or leave"),
+    (["--partition=./folder"], "partition file", "folder/partition.json", "check the path"),
     (["--train-size=99999"], "train_size", "99999", "give 1 to 1438"),
     (["--test-size=99999"], "test_size", "99999", "give 1 to 359"),
     (["--merge-test"], "merge_test", "local_test=shard", "use a share such as 0.25"),
@@ -151,6 +171,15 @@ OPTIONS = [
     (["--data=nan.npz"], "x", "the first at [3, 2]", "fill or remove them"),
     (["--data=short.npz"], "y", "[50] but x has 60", "give one label for each"),
     (["--data=nolabels.npz"], "nolabels.npz", "no array 'y'", "np.savez"),
+    (["--data=nolabel.csv"], "nolabel.csv", "no column 'label' among a, b, kind", "name it with nolabel.csv:COLUMN"),
+    (["--data=twolabels.csv"], "columns", "class and y", "as in twolabels.csv:class"),
+    (["--data=twins.csv"], "columns", "named 'a'", "give each its own name"),
+    (["--data=hospitals.csv"], "column 'site'", "'hosp0'", "rename it to `group`"),
+    (["--data=alone.npz"], "alone.npz", "none of its 60 groups", "give a test part"),
+    (["--data=noinputs.npz"], "noinputs.npz", "no array 'x', only y and z", "np.savez"),
+    (["--data=single.npz"], "single.npz", "one .npy array", "np.savez"),
+    (["--data-dir=/nonexistent"], "--data-dir", "/nonexistent", "leave it out"),
+    (["--data=table.npz", "--data-dir=/nonexistent"], "--data-dir", "/nonexistent", "leave it out"),
     (["--data=words.csv"], "column 'b'", "'four'", "encode or remove the column"),
     # where it goes
     (["--out=file"], "out", "file", "choose another --out"),
@@ -192,7 +221,7 @@ RECIPES = [
     ("scaffold+fedavgm", "base", "scaffold", "keep one of the two"),
     ("fedper+fedrep", "share", "fedper", "keep one of the two"),
     ("etf+ccvr", "classifier", "etf freezes it", "write ccvr(replace_head=true)"),
-    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr or fedper"),
+    ("fedper+ccvr", "classifier", "fedper has none", "drop ccvr, or write ccvr(global_head=mean_of_personal)"),
     ("fedavg+fn+gmv", "gmv", "fn normalises them", "write gmv(space=raw)"),
     ("local+moon", "moon", "local", "drop moon or local"),
 ]
@@ -223,6 +252,14 @@ def test_a_projection_too_narrow_for_the_classes_is_refused(place):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="this machine has CUDA")
+@pytest.mark.parametrize("command", [["run", "fedavg"], ["compare", "fedavg", "fedprox"], ["partition"]])
+def test_the_engine_ray_without_ray_says_what_to_install(place, command, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert refused(place, [*command, "--engine=ray"]) == (
+        "headway: engine=ray: Ray is not installed here; install headway[ray]\n"
+    )
+
+
 def test_cuda_on_a_machine_without_it_is_refused(place):
     said = refused(place, ["run", "fedavg", "--device=cuda", "--out=o"])
     assert "device=cuda: this machine has no CUDA device that torch can use; use cpu" in said

@@ -98,6 +98,8 @@ def test_a_piece_without_a_guide_still_has_one():
 def test_equations_are_the_source_without_types():
     assert cards.equations(Prox) == (
         "```python\n"
+        "def pace(phase):\n"
+        "    return replace(phase, momentum=0.0, weight_decay=0.0) if self.plain_sgd else phase\n\n"
         "def penalty(batch, local):  # Eq. (2): mu/2 ||w - w^t||^2\n"
         "    return self.mu / 2 * (local.w - local.w0).sq_norm()\n"
         "```"
@@ -131,5 +133,5 @@ def test_the_memory_is_counted_once_it_exists():
 def test_what_is_asked_once_is_counted_too():
     t = cards.traffic("fedavg+ccvr")
     d = cards.toy().dim
-    assert t.once == cards.toy().classes * (4 + 8 * d + 8 * d * d)  # n, mean, scatter in float64, a class
-    assert t.once_parts == ("ccvr: one answer a class",)
+    assert t.once == cards.toy().classes * 4 * (1 + d + d * (d + 1) // 2)  # D16, and a count, a class
+    assert t.once_parts == ("ccvr: count, mean and covariance of each class",)

@@ -17,8 +17,10 @@ from calling import SMALL, SMALL_TASK, headway
 import headway as package
 from headway import comparison
 from headway.cli import app
+from headway.cli_options import HOW
 from headway.data import load
 from headway.data.partition import Partition
+from headway.experiment import Options, Stopped
 from headway.methods import REGISTRY
 from headway.rundir import Run
 from headway.settings import Settings
@@ -84,11 +86,11 @@ def test_set_is_the_same_as_the_option():
     assert Run(Path("c")).config["settings"]["batch_size"] == 16
 
 
-def test_every_setting_is_an_option_of_run_compare_and_partition():
-    for command in ("run", "compare", "partition"):
-        told = headway(command, "--help").out
-        for name in (*Settings.model_fields, "seeds", "device", "workers", "engine", "out", "set", "json", "quiet"):
-            assert f"--{name.replace('_', '-')}" in told
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_every_setting_is_an_option_of_run_and_compare(command):
+    told = headway(command, "--help").out
+    for name in (*Settings.model_fields, *HOW, "set", "json", "quiet"):
+        assert f"  --{name.replace('_', '-')}" in told.replace("-q, --quiet", "--quiet")
 
 
 def test_several_seeds_make_a_run_each_and_one_leaderboard():
@@ -118,7 +120,7 @@ def test_another_recipe_over_the_same_seeds_folder_is_refused():
     before = files("a")
     end = headway("run", "scaffold", *SMALL, "--seeds=2,0", "--out=a")
     assert end.code == 2
-    assert "it holds another run (recipe=fedavg)" in end.err
+    assert "it holds another run (recipe: fedavg there, scaffold here)" in end.err
     assert files("a") == before  # seed 2 was not started
 
 
@@ -192,7 +194,7 @@ def test_a_folder_with_another_run_is_found_before_the_first_run_starts():
     before = files("c")
     end = headway("compare", "fedavg", "scaffold", *SMALL, "--out=c")
     assert end.code == 2
-    assert "it holds another run (rounds=1)" in end.err
+    assert "it holds another run (rounds: 1 there, 2 here)" in end.err
     assert files("c") == before
 
 
@@ -331,6 +333,30 @@ def test_drawing_the_same_partition_again_is_no_harm_and_another_is_refused():
     assert Path("p/partition.json").read_bytes() != before
 
 
+def test_partition_has_the_options_that_mean_something_for_a_partition():
+    told = headway("partition", "--help").out
+    shown = set(re.findall(r"^  --([a-z-]+)", told, re.MULTILINE))
+    assert shown == {
+        "data", "data-dir", "train-size", "test-size", "partition", "clients", "local-test", "merge-test", "seed",
+        "out", "set", "overwrite", "json", "help",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lr=0.1"], "No such option '--lr': it belongs to `headway run` and `headway compare`; see `headway part"),
+        (["--workers=2"], "No such option '--workers': it belongs to `headway run` and `headway compare`; see `hea"),
+        (["--set", "lr=0.1"], "lr=0.1: a partition is drawn without training; known: data, data_dir, "),
+    ],
+)
+def test_partition_refuses_options_of_training(words, said):
+    end = headway("partition", *PARTITION, *words, "--out=p")
+    assert end.code == 2
+    assert end.err.startswith(f"headway: {said}")
+    assert files() == set()
+
+
 def test_the_partition_of_a_run_is_not_written_over():
     headway("run", "fedavg", *SMALL, "--out=a")
     before = Path("a/partition.json").read_bytes()
@@ -340,13 +366,170 @@ def test_the_partition_of_a_run_is_not_written_over():
     assert Path("a/partition.json").read_bytes() == before
 
 
+# ---- what is refused
+EMPTY = [
+    ("--data", "data='': it is empty; give a value, such as --data digits, or leave it out"),
+    ("--data-dir", "data_dir='': it is empty; give a folder, such as --data-dir archives, or leave it out"),
+    ("--weights", "weights='': it is empty; give a file, such as --weights body.safetensors, or leave it out"),
+    ("--model", "model='': it is empty; give a value, such as --model auto, or leave it out"),
+    ("--partition", "partition='': it is empty; give a value, such as --partition 'dir(0.1)', or leave it out"),
+    ("--out", "out='': it is empty; give a folder, such as --out runs/mine, or leave it out"),
+    ("--seeds", "seeds='': it is empty; give seeds, such as --seeds 0,1,2, or leave it out"),
+]
+
+
+@pytest.mark.parametrize(("option", "said"), EMPTY)
+def test_an_empty_value_is_refused(option, said):
+    end = headway("run", "fedavg", option, "")
+    assert (end.code, end.out, end.err) == (2, "", f"headway: {said}\n")
+    assert files() == set()
+
+
+@pytest.mark.parametrize("name", [*(n for n, f in Settings.model_fields.items() if f.annotation is not bool), *HOW])
+def test_every_empty_option_says_that_it_is_empty(name):
+    end = headway("run", "fedavg", f"--{name.replace('_', '-')}= ")
+    assert end.code == 2
+    assert end.err.startswith(f"headway: {name}=' ': it is empty; give ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "fedavg", "--set", "data="], "data='': it is empty; give a value, such as --data digits"),
+        (["run", "fedavg", "--set", ""], "set='': write key=value, such as --set lr=0.1"),
+        (["partition", "--out", ""], "out='': it is empty; give a folder"),
+        (["partition", "--seeds", ""], "seeds='': it is empty"),
+        (["list", ""], "list '': there is no such list; known: pieces, "),
+        (["resume", ""], "run='': it is empty; give the --out of a run, such as runs/mine"),
+        (["calibrate", "", "--with=ccvr"], "run='': it is empty; give the --out of a run, such as runs/mine"),
+        (["calibrate", "a", "--with", ""], "with='': it is empty; name a calibration, such as --with ccvr"),
+        (["personalise", "a", "--with", " "], "with=' ': it is empty; name a personalisation, such as --with ft"),
+        (["run", "fedavg", "--workers=many"], "workers=many: workers must be auto or a whole number from 1 to 1024"),
+        (["run", "fedavg", "--model=net.py"], "model=net.py: a file alone names no network; write it as net.py:Name"),
+        (["run", "fedavg", "--workers=0"], "workers=0: workers must be auto or a whole number from 1 to 1024"),
+    ],
+)
+def test_bad_values_are_refused_in_one_sentence(words, said):
+    end = headway(*words)
+    assert (end.code, end.out, end.err.count("\n")) == (2, "", 1)
+    assert end.err.startswith(f"headway: {said}")
+    assert files() == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run", "fedavg", "fn"],
+            "argument 'fn': `headway run` takes one recipe; write fedavg+fn to join pieces, or "
+            "`headway compare fedavg fn` to compare",
+        ),
+        (
+            ["run", "moon(mu=5)", "+", "ccvr"],
+            "argument '+ ccvr': `headway run` takes one recipe; write 'moon(mu=5)+ccvr' to join pieces, or "
+            "`headway compare 'moon(mu=5)' ccvr` to compare",
+        ),
+        (
+            ["explain", "fedavg", "fn"],
+            "argument 'fn': `headway explain` takes one recipe; write fedavg+fn to join pieces",
+        ),
+        (
+            ["run", "fedavg", "batch_size=16"],
+            "argument 'batch_size=16': `headway run` takes one recipe; write it as an option, --batch-size 16",
+        ),
+        (
+            ["run", "moon", "mu=5"],
+            "argument 'mu=5': `headway run` takes one recipe; settings of a piece stand in parentheses, "
+            "as in 'moon(mu=5)'",
+        ),
+        (["list", "data", "x"], "argument 'x' is one too many; see `headway list --help`"),
+        (["run", "fedavg", "--lrr=1"], "No such option '--lrr'; did you mean '--lr'?"),
+        (["run", "fedavg", "-lr", "1"], "No such option '-lr'; did you mean '--lr'?"),
+        (["run", "fedavg", "--learning-rate=1"], "No such option '--learning-rate'; did you mean '--lr'?"),
+        (["run", "fedavg", "--local-epochs=1"], "No such option '--local-epochs'; did you mean '--epochs'?"),
+        (["run", "fedavg", "--batch=1"], "No such option '--batch'; did you mean '--batch-size'?"),
+        (["run", "fedavg", "--batch_size=1"], "No such option '--batch_size'; did you mean '--batch-size'?"),
+        (["run", "fedavg", "--zzz=1"], "No such option '--zzz'; see `headway run --help`"),
+        (["run", "fedavg", "-x"], "No such option '-x'; see `headway run --help`"),
+        (["cite", "fedavg", "--json"], "No such option '--json'; see `headway cite --help`"),
+        (["resume", "a", "--privacy"], "No such option '--privacy': it belongs to `headway explain`; see `headway res"),
+    ],
+)
+def test_a_mistyped_command_gets_one_sentence_and_a_sensible_guess(words, said):
+    end = headway(*words)
+    assert (end.code, end.out, end.err.count("\n")) == (2, "", 1)
+    assert end.err.startswith(f"headway: {said}")
+
+
+@pytest.mark.parametrize("command", [["resume"], ["calibrate", "--with=ccvr"], ["personalise", "--with=ft"]])
+@pytest.mark.parametrize("run", ["c/seed-0", "c/fedavg/seed-0"])
+def test_a_folder_of_several_runs_is_told_from_a_run(command, run):
+    Path(run).mkdir(parents=True)
+    Path(run, "config.json").write_text("{}")
+    end = headway(*command, "c")
+    assert end.code == 2
+    assert end.err == (
+        f"headway: c is not one run: it holds several, such as {run}; name one of them, or repeat the command that "
+        "made them, which continues them all\n"
+    )
+
+
 # ---- how it ends
+@pytest.mark.parametrize("words", [["compare", "fedavg", "scaffold"], ["run", "fedavg", "--seeds=0,1"]])
+def test_a_stopped_comparison_says_how_all_of_it_continues(words, monkeypatch):
+    def stopped(text, s, folder, options, task):
+        raise Stopped(signal.SIGINT, folder, 1)
+
+    monkeypatch.setattr(comparison, "execute", stopped)
+    end = headway(*words, *SMALL, "--out=c")
+    assert end.code == 130
+    how = r"`headway resume c/\S+` continues it, and the same command again all of them"
+    assert re.fullmatch(rf"headway: stopped after round 1; {how}\n", end.err)
+    assert "the same command without --overwrite all of them" in headway(*words, *SMALL, "--out=c", "--overwrite").err
+
+
 def test_help_of_every_command():
     told = headway("--help")
     assert told.code == 0
+    assert "..." not in told.out.replace("[ARGS]...", "")  # no sentence is cut
     for command in app.registered_commands:
         assert f"  {command.name} " in told.out
-        assert headway(command.name, "--help").out.startswith(f"Usage: headway {command.name} ")
+        page = headway(command.name, "--help").out
+        assert page.startswith(f"Usage: headway {command.name} ")
+        assert "\\" not in page
+        assert max(map(len, page.splitlines())) <= 80
+
+
+def test_help_says_what_an_argument_is():
+    assert "RECIPE  pieces joined with +, such as scaffold+fn" in headway("run", "--help").out
+    assert "RECIPES...  one recipe or more" in headway("compare", "--help").out
+    assert "RUN  the run directory" in headway("resume", "--help").out
+    assert "[WHAT]  pieces, recipes, models, data or partitions [pieces]" in headway("list", "--help").out
+    assert re.search(r"--with TEXT +such as ccvr", headway("calibrate", "--help").out)
+
+
+def test_help_shows_choices_kinds_and_defaults():
+    told = " ".join(headway("run", "--help").out.split())
+    for part in (
+        "--bn auto|running|batch|group normalisation",
+        "--normalise dataset|half|imagenet|none input statistics",
+        "--aggregation weighted|uniform",
+        "--personal-from global|calibrated",
+        "--store memory|disk",
+        "--clients INTEGER number of clients, K [20]",
+        "--lr NUMBER client learning rate, eta [0.05]",
+        "--train-size INTEGER take",
+    ):
+        assert part in told
+    options = Options()
+    for name, default in (("threads", 1), ("workers", "auto"), ("store", options.store), ("device", options.device)):
+        assert re.search(rf"--{name} [^\[]*\[{default}\]", told), name
+    assert re.search(rf"--checkpoint-seconds [^\[]*\[{options.checkpoint_seconds:g}\]", told)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "resume", "calibrate", "personalise"])
+def test_what_takes_its_time_can_be_told_to_be_quiet(command):
+    assert "-q, --quiet" in headway(command, "--help").out
 
 
 def test_headway_alone_shows_its_help():
@@ -444,3 +627,14 @@ def test_the_commands_and_their_python_twins_give_the_same_model():
     headway("run", "moon(mu=5)+fn", *SMALL, "--out=a")
     run = package.run("moon(mu=5)+fn", **SMALL_TASK, out="b")
     assert Path("a/model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
+
+
+def test_resume_refuses_an_engine_or_address_that_there_is_not():
+    headway("run", "fedavg", *SMALL, "--out=a")
+    for words, sentence in [
+        (["--engine=loca"], "engine=loca: there is no such engine; use local or ray"),
+        (["--engine=local", "--address=h:1"], "address=h:1: only the engine ray has an address; add --engine ray"),
+        (["--workers=0"], "workers=0: workers must be a whole number from 1 to 1024"),
+    ]:
+        end = headway("resume", "a", *words)
+        assert (end.code, end.err) == (2, f"headway: {sentence}\n")

@@ -89,7 +89,9 @@ def test_the_title_is_what_the_user_wrote():
         ("moon(mu=nan)", "moon(mu=nan): mu must be a finite number >= 0"),
         ("moon(mu=1e999)", "moon(mu=inf): mu must be a finite number >= 0"),
         ("finetune(epochs=1.5)", "finetune(epochs=1.5): epochs must be a whole number"),
-        ("finetune(epochs=0)", "finetune(epochs=0): epochs must be a finite number >= 1"),
+        ("finetune(epochs=0)", "finetune(epochs=0): epochs must be a whole number >= 1"),
+        ("ccvr(per_class=-1)", "ccvr(per_class=-1): per_class must be a whole number >= 1"),
+        ("etfproj(d=0)", "etfproj(d=0): d must be a whole number >= 1"),
         ("etfproj(project=maybe)", "etfproj(project=maybe): project must be true or false"),
         ("scaffold(control=foo)", "scaffold(control=foo): control is one of participation, none"),
         ("prox(mux=1)", "prox(mux=1): prox has no setting 'mux'; did you mean 'mu'?"),
@@ -125,3 +127,9 @@ def test_two_pieces_that_decide_the_same_thing_are_both_named(text, both):
 
 def test_normalised_features_and_a_fixed_frame_go_together():
     assert names("fn+etf") == ["fedavg", "fn", "etf"]
+
+
+def test_half_an_epoch_is_refused_in_python_too():
+    with pytest.raises(RecipeError, match=r"finetune\(epochs=1\.5\): epochs must be a whole number >= 1"):
+        REGISTRY.by_name["finetune"](epochs=1.5)
+    REGISTRY.by_name["moon"](mu=1)  # a whole number is a number too

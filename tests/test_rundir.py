@@ -258,9 +258,9 @@ def test_the_same_command_into_the_same_folder_is_the_same_run_again(copied, mad
 @pytest.mark.parametrize(
     ("words", "differs"),
     [
-        (["scaffold", *SMALL, "--rounds=3"], "recipe=fedavg"),
-        (["fedavg", *SMALL, "--rounds=4"], "rounds=3"),
-        (["fedavg", *SMALL, "--rounds=3", "--seed=1"], "seed=0"),
+        (["scaffold", *SMALL, "--rounds=3"], "recipe: fedavg there, scaffold here"),
+        (["fedavg", *SMALL, "--rounds=4"], "rounds: 3 there, 4 here"),
+        (["fedavg", *SMALL, "--rounds=3", "--seed=1"], "seed: 0 there, 1 here"),
     ],
 )
 def test_another_request_into_the_same_folder_is_refused(copied, words, differs):
@@ -405,7 +405,7 @@ def test_a_config_of_another_program_is_refused(copied, text):
     (copied / "config.json").write_text(text)
     assert "is not headway's" in refusal("resume", copied)
     said = refusal("run", "fedavg", *SMALL, f"--out={copied}")
-    assert "holds another run" in said
+    assert "config.json is not headway's" in said
 
 
 def test_a_config_of_another_format_is_refused(copied):
@@ -463,7 +463,7 @@ def test_a_run_whose_data_changed_is_refused(tmp_path):
     np.savez("mine.npz", x=x + 1, y=y)
     unfinished(tmp_path / "a")
     assert "data_hash" in refusal("resume", "a")
-    assert "data_hash" in refusal(*words)
+    assert "data mine.npz has changed since" in refusal(*words)
 
 
 # ---- reading it back

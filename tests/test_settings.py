@@ -18,6 +18,16 @@ def test_defaults_are_a_whole_task():
     assert (s.data, s.partition, s.clients, s.rounds, s.seed) == ("digits", "dir(0.1)", 20, 20, 0)
 
 
+def test_partitions_that_know_their_clients_are_not_given_twenty(tmp_path):
+    (tmp_path / "partition.json").touch()
+    for partition in ("natural", " Natural() ", "p/partition.json", str(tmp_path)):
+        assert settings({"partition": partition}).clients is None
+        assert settings({"partition": partition, "clients": "20"}).clients == 20
+    for partition in ("iid", "dir(0.5)", "nosuch"):
+        assert settings({"partition": partition}).clients == 20
+    assert settings({"clients": None}).clients == Settings().clients == 20
+
+
 def test_every_setting_says_what_it_is():
     assert all(field.description for field in Settings.model_fields.values())
 
@@ -55,6 +65,8 @@ def test_settings_do_not_change_once_made():
         ({"data": None}, "data=None: data must be text"),
         ({"lr_decay": 2}, "lr_decay=2: the factor must be above 0 and at most 1, such as 0.99"),
         ({"lr_decay": "0.1@"}, "lr_decay=0.1@: write a factor a round such as 0.99, or factor@rounds such as"),
+        ({"lr_decay": "0.1@5,3"}, "lr_decay=0.1@5,3: the rounds after @ must grow, each given once; write 0.1@3,5"),
+        ({"lr_decay": "0.1@5,5"}, "lr_decay=0.1@5,5: the rounds after @ must grow, each given once; write 0.1@5"),
         ({"lr_decay": "0.1@-1"}, "lr_decay=0.1@-1: the rounds after @ must be 1 or more"),
     ],
 )

@@ -68,8 +68,8 @@ def test_a_summary_leads_with_the_last_round_and_marks_the_best_as_no_result(tmp
 
 def test_a_summary_shows_calibration_and_failure(tmp_path):
     console = plain()
-    calibrated = {"before": 0.5, "after": 0.625, "balanced_acc": 0.6125}
-    show.summary(console, finished(tmp_path, calibrated=calibrated, failed="the loss is not finite", personal=None))
+    more = {"calibrated": {"before": 0.5, "after": 0.625}, "balanced_acc": 0.6125, "personal": None}
+    show.summary(console, finished(tmp_path, failed="the loss is not finite", **more))
     told = text(console)
     assert "failed: the loss is not finite" in told
     assert "62.50" in told
@@ -161,7 +161,7 @@ def test_scores_leave_out_what_was_not_evaluated():
 
 
 def test_lines_come_at_most_once_a_second_and_the_last_always(monkeypatch):
-    clock = iter([0.0, 1.0, 1.5, 2.5, 2.6])  # begin, then four rounds
+    clock = iter([0.0, 9.0, 9.5, 12.0, 12.1])  # begin, then four rounds
     monkeypatch.setattr("headway.progress.time.monotonic", lambda: next(clock))
     console = plain()
     lines = Lines(console)
@@ -170,23 +170,53 @@ def test_lines_come_at_most_once_a_second_and_the_last_always(monkeypatch):
         lines.round(ROW | {"round": t})
     assert text(console).splitlines() == [
         "fedavg: 4 rounds",
-        "fedavg: round 1/4 global 50.0 % personal 75.0 % 3 s left",  # 1 s a round, 3 to go
-        "fedavg: round 3/4 global 50.0 % personal 75.0 % 1 s left",
+        "fedavg: round 1/4 global 50.0 % personal 75.0 %",  # the first round also warms up: no estimate yet
+        "fedavg: round 3/4 global 50.0 % personal 75.0 % 2 s left",  # two rounds in 3 s, one to go
         "fedavg: round 4/4 global 50.0 % personal 75.0 % 0 s left",
     ]
 
 
 def test_the_time_left_of_a_continued_run_counts_its_own_rounds(monkeypatch):
-    clock = iter([0.0, 4.0])
+    clock = iter([0.0, 9.0, 11.0])
     monkeypatch.setattr("headway.progress.time.monotonic", lambda: next(clock))
     console = plain()
     lines = Lines(console)
     lines.begin("fedavg", 6, 10)
-    lines.round(ROW | {"round": 8})  # two rounds in 4 s, two to go
+    lines.round(ROW | {"round": 7})
+    lines.round(ROW | {"round": 8})  # one round in 2 s after the first, two to go
     assert text(console).splitlines() == [
         "fedavg: 10 rounds, continued after round 6",
+        "fedavg: round 7/10 global 50.0 % personal 75.0 %",
         "fedavg: round 8/10 global 50.0 % personal 75.0 % 4 s left",
     ]
+
+
+def test_one_round_is_one_round(tmp_path):
+    lines, console = Lines(plain()), plain()
+    lines.begin("fedavg", 0, 1)
+    lines.round(ROW)
+    assert text(lines.console).splitlines() == [
+        "fedavg: 1 round",
+        "fedavg: round 1/1 global 50.0 % personal 75.0 % 0 s left",
+    ]
+    show.summary(console, finished(tmp_path, rounds=1))
+    assert text(console).startswith("moon(mu=5): 1 round in 1.2 s -> ")
+    own = {"stages": {}, "mean": 0.5, "std": 0.0, "pooled": 0.5, "clients": 1}
+    show.personalisation(console, {"recipe": "fedavg+ft", "personal": own, "models": "m"})
+    assert "models of 1 client: m" in text(console)
+
+
+def test_the_bar_estimates_from_the_second_round_however_long_rounds_take():
+    now = [0.0]
+    bar = Bar(Console(file=io.StringIO(), force_terminal=True, width=120, get_time=lambda: now[0]))
+    bar.begin("fedavg", 0, 4)
+    left = []
+    for t, at in ((1, 500.0), (2, 560.0), (3, 620.0)):
+        now[0] = at
+        bar.round(ROW | {"round": t})
+        left.append(bar._bar.tasks[0].time_remaining)
+    bar.end()
+    assert left == [None, 120, 60]
 
 
 def test_what_is_said_before_the_first_round_is_shown_on_pipe_and_terminal():

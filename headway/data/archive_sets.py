@@ -109,7 +109,7 @@ def image_set(name: str, path: Path, files: Files, train: dict[str, str], test: 
     number = {c: i for i, c in enumerate(names)}
     y = np.asarray([number[train[k]] for k in order[0]], dtype=np.int64)
     y_test = np.asarray([number[test[k]] for k in order[1]], dtype=np.int64)
-    x = formats.decode([files[k] for k in order[0] + order[1]], colour=True)
+    x, _ = formats.decode([files[k] for k in order[0] + order[1]], colour=True)
     return assemble(name, (x[: len(y)], y), (x[len(y) :], y_test), names, note=note)
 
 

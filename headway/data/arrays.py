@@ -85,7 +85,7 @@ class Dataset:
         """A fixed random part, the same in every run; the normalisation stays that of the whole."""
         if train_size is None and test_size is None:
             return self
-        rng = stream("subset", self.name)
+        rng = stream("subset")  # not by name: a renamed file gives the same part
         # Both permutations are always drawn, so that train_size does not change which test samples are kept.
         train = self._draw("train_size", train_size, len(self.y), rng)
         test = self._draw("test_size", test_size, len(self.y_test), rng)

@@ -45,6 +45,17 @@ class Augment:
                 x = rotate(x, (torch.rand(len(x), generator=rng) * 2 - 1) * size)
         return x
 
+    def check_fits(self, height: int, width: int) -> None:
+        """Refuse what could leave nothing of an image."""
+        side = min(height, width)
+        most = {"crop": side - 1, "cutout": side}
+        for name, size in self.steps:
+            if size > most.get(name, size):
+                way = f"use at most {name}({most[name]})" if most[name] else f"leave {name} out"
+                raise ConfigError(
+                    f"augment={self}: {name}({size:g}) is too much for images of {height} x {width}; {way}"
+                )
+
 
 def parse(spec: str) -> Augment:
     """`none`, or steps joined with +: `crop(4)+flip`."""
@@ -54,6 +65,8 @@ def parse(spec: str) -> Augment:
         name, size = parse_step(spec, part)
         if name == "none" and len(parts) > 1:
             raise ConfigError(f"augment '{spec}' joins none with other steps: write none alone, or leave it out")
+        if name in (known for known, _ in steps):
+            raise ConfigError(f"augment '{spec}' has the step {name} twice: keep one of the two")
         if name != "none":
             steps.append((name, size))
     return Augment(tuple(steps))

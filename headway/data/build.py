@@ -27,9 +27,10 @@ def build(
     group_test: Array | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """Check the arrays of a user's own data, put them together, hold out 20 % if there is no test part."""
-    notes: list[str] = []
+    notes = [*notes]
     if (x_test is None) != (y_test is None):
         has, lacks = ("y_test", "x_test") if x_test is None else ("x_test", "y_test")
         raise DataError(f"{name} has {has} but no {lacks}: give both, or neither to hold out 20 %")
@@ -214,12 +215,25 @@ def holdout(name: str, y: Array, group: Array | None = None, fraction: float = 0
     """Indices of a fixed train and test part, in order; each class (or, where there are groups, each group) with two
     samples or more is in both, and no class is in the test part alone."""
     by = y if group is None else np.unique(group, return_inverse=True)[1].reshape(-1)
-    train, test = split_each(by, fraction, stream("holdout", name))
+    train, test = split_each(by, fraction, stream("holdout"))  # by content alone: a file may be renamed
     alone = np.isin(y[test], np.setdiff1d(y[test], y[train]))
     train, test = np.sort(np.concatenate([train, test[alone]])), test[~alone]
     if not len(test):
-        raise DataError(f"{name} has no test part and no class with two samples to hold one out: add samples")
+        raise DataError(f"{name} has no test part and {why_not(y, by, group is not None)}")
     return train, test
+
+
+def why_not(y: Array, by: Array, grouped: bool) -> str:
+    """Why nothing could be held out, and what to do about it."""
+    sizes = np.bincount(by)
+    if grouped and sizes.max() < 2:
+        return (
+            f"none of its {len(sizes)} groups has two samples to hold one out of: "
+            "give a test part, or leave the groups out"
+        )
+    if grouped and np.bincount(y).max() > 1:
+        return "what its groups could hold out is all there is of a class: add samples, or give a test part"
+    return "no class with two samples to hold one out: add samples"
 
 
 def split_each(y: Array, fraction: float, rng: torch.Generator) -> tuple[Array, Array]:

@@ -12,8 +12,8 @@ class Entry:
     name: str
     title: str
     classes: int
-    train: int
-    test: int
+    train: int | None  # None: as many as the user's copy has
+    test: int | None
     shape: tuple[int, ...]
     origin: str
     licence: str
@@ -36,7 +36,7 @@ DATASETS: dict[str, Entry] = {
               "its home at Stanford, or your copy", "ImageNet terms, research only; Le & Yang 2015"),
         Entry("cinic10", "CINIC-10, train and test parts", 10, 90_000, 90_000, (3, 32, 32),
               "its home at Edinburgh, or your copy", "CC BY 4.0; Darlow et al. 2018"),
-        Entry("femnist", "FEMNIST, one client a writer (sizes: your copy)", 62, 0, 0, (1, 28, 28),
+        Entry("femnist", "FEMNIST, one client a writer (sizes: your copy)", 62, None, None, (1, 28, 28),
               "your copy, written by LEAF", "LEAF BSD 2-clause; Caldas et al. 2018, Cohen et al. 2017"),
     )
 }  # fmt: skip

@@ -22,6 +22,8 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
     A known name wins over a file of that name; write ./digits for the file.
     """
     name = str(name_or_path)
+    if source is not None and not Path(source).expanduser().is_dir():
+        raise DataError(f"{source} (--data-dir) is no folder: name the folder that holds {name}, or leave it out")
     if name not in DATASETS:
         if is_path(name):
             return load_path(name)
@@ -32,7 +34,7 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
     named = tuple(Path(folder).expanduser() for folder in folders if folder)
     for folder in named:
         if not folder.is_dir():
-            raise DataError(f"{folder} (--data-dir or HEADWAY_DATA) is no folder: name the folder that holds {name}")
+            raise DataError(f"{folder} (HEADWAY_DATA) is no folder: name the folder that holds {name}, or unset it")
     places = Places(name, fetch.cache_dir(cache), named)
     return load_archive(places) if name in SETS else load_known(places)
 

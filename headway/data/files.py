@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from headway.data.formats import decode
 from headway.errors import DataError, nearest
 
 Array = NDArray[Any]
+MAGIC, SAVE = b"\x93NUMPY", "np.savez(path, x=..., y=...)"
 KEYS = ("x", "y", "x_test", "y_test", "group", "group_test")
 SUFFIXES = (".npz", ".csv", ".parquet")
 TABLES = (".csv", ".parquet")
@@ -86,14 +86,20 @@ def npz(path: Path) -> Dataset:
         if size > MAX_BYTES:
             raise DataError(f"{path} unpacks to {size >> 30} GiB, more than {MAX_BYTES >> 30}: give a smaller file")
         with np.load(path, allow_pickle=False) as file:
+            if lost := [key for key in ("x", "y") if key not in file.files]:
+                has = f"only {' and '.join(sorted(file.files)[:9])}" if file.files else "it is empty"
+                raise DataError(f"{path} has no array '{lost[0]}', {has}: save it again with {SAVE}")
             if odd := [key for key in file.files if key not in KEYS]:
                 raise DataError(f"{path} has an array '{odd[0]}': {nearest(odd[0], KEYS)}")
-            if lost := [key for key in ("x", "y") if key not in file.files]:
-                raise DataError(f"{path} has no array '{lost[0]}': save it with np.savez(path, x=..., y=...)")
             arrays: dict[str, Any] = {key: file[key] for key in file.files}
     except PermissionError:
         raise
     except unreadable as error:
+        with path.open("rb") as raw:
+            if raw.read(len(MAGIC)) == MAGIC:
+                raise DataError(
+                    f"{path} holds one .npy array under the name of an .npz: save x and y together with {SAVE}"
+                ) from error
         objects = "Object arrays" in str(error)
         why = "it holds Python objects, save plain arrays" if objects else "truncated?"
         raise DataError(f"{path} is not a readable .npz ({why}): write it again with np.savez") from error
@@ -106,12 +112,13 @@ def image_folder(path: Path) -> Dataset:
     tests = [path / part for part in ("test", "val", "valid") if (path / part).is_dir()]
     if not train.is_dir() or not tests:
         files, y, names = class_folders(train if train.is_dir() else path)
-        return build(name, decode(files), y, class_names=names)
+        x, notes = decode(files)
+        return build(name, x, y, class_names=names, notes=notes)
     files, y, names = class_folders(train)
     files_test, y_test, _ = class_folders(tests[0], names)
-    x = decode(files + files_test)
-    data = build(name, x[: len(y)], y, x[len(y) :], y_test, class_names=names)
-    return replace(data, note=f"folder {tests[1].name} left out") if len(tests) > 1 else data
+    x, notes = decode(files + files_test)
+    notes = [f"folder {left.name} left out" for left in tests[1:]] + notes
+    return build(name, x[: len(y)], y, x[len(y) :], y_test, class_names=names, notes=notes)
 
 
 def class_folders(

@@ -115,8 +115,8 @@ def unit_to_bytes(where: str, x: Array) -> Array:
     return np.asarray(whole, dtype=np.uint8)
 
 
-def decode(named: Sequence[tuple[str, Path | bytes]], colour: bool = False) -> Array:
-    """Image files as uint8 [N, C, H, W]: one channel when all are grey and colour is not asked for."""
+def decode(named: Sequence[tuple[str, Path | bytes]], colour: bool = False) -> tuple[Array, list[str]]:
+    """Image files as uint8 [N, C, H, W], one channel when all are grey and colour is not asked for; what to note."""
     parts = [range(i, min(i + 256, len(named))) for i in range(0, len(named), 256)]
     with ThreadPoolExecutor() as pool:
         heads = [head for part in pool.map(lambda part: [look(*named[i]) for i in part], parts) for head in part]
@@ -127,7 +127,8 @@ def decode(named: Sequence[tuple[str, Path | bytes]], colour: bool = False) -> A
                     f"{where} is {size[0]} x {size[1]} pixels but most images are {usual[0]} x {usual[1]}: "
                     "bring all images to one size"
                 )
-        rgb = colour or any(mode not in GREY for _, mode in heads)
+        grey = sum(mode in GREY for _, mode in heads)
+        rgb = colour or grey < len(named)
         out = np.empty((len(named), 3 if rgb else 1, usual[1], usual[0]), dtype=np.uint8)
 
         def fill(part: range) -> None:
@@ -136,7 +137,10 @@ def decode(named: Sequence[tuple[str, Path | bytes]], colour: bool = False) -> A
                 out[i] = values.transpose(2, 0, 1) if rgb else values
 
         list(pool.map(fill, parts))
-    return out
+    if not 0 < grey < len(named):
+        return out, []
+    are, were = ("is", "was") if grey == 1 else ("are", "were")
+    return out, [f"{grey} of {len(named)} images {are} grey and {were} made RGB, as the others are"]
 
 
 def look(where: str, source: Path | bytes) -> tuple[tuple[int, int], str]:

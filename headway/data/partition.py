@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.data import partition_draws as draws
-from headway.data.partition_spec import PARTITIONS, parse
+from headway.data.partition_spec import PARTITIONS, brings_clients, parse, saved
 from headway.errors import PartitionError
 from headway.values import write_atomic
 
@@ -73,7 +73,7 @@ class Partition(_PerClient):
     shuffled within a class (moved samples last); `natural` keeps the order of the data.
 
     `notes` always holds attempts, refilled, clients_refilled, dropped (samples nobody got) and
-    empty (clients without samples).
+    empty (clients without samples); `note` is there when a user should be told something.
     """
 
     spec: str
@@ -150,23 +150,29 @@ class Partition(_PerClient):
 def draw(
     spec: str,
     labels: npt.NDArray[Any],
-    clients: int,
+    clients: int | None,
     seed: int,
     *,
     classes: int,
     group: npt.NDArray[Any] | None = None,
 ) -> Partition:
-    """Deal the samples to the clients as `spec` says; a path to a saved .json is loaded instead."""
-    clients = _whole("clients", clients)
+    """Deal the samples to the clients as `spec` says; a path to a saved .json, or its folder, is loaded instead.
+
+    Without a number of clients `natural` takes all groups, and a saved partition brings its own.
+    """
+    if clients is not None or not brings_clients(spec):
+        clients = _whole("clients", clients)
     classes = _whole("classes", classes)
-    if isinstance(spec, str) and spec.strip().lower().endswith(".json"):
-        return _loaded(Path(spec.strip()), labels, clients, classes)
+    if file := saved(spec):
+        return _loaded(file, labels, clients, classes)
     asked = parse(spec)
     y = checked_labels(labels, classes)
-    if clients > len(y) and asked.name != "dir":  # dir says more: it also knows min_size
+    if clients is None:
+        clients = max(1, len(np.unique(draws.checked_groups(group, len(y)))))
+    if clients > len(y) and asked.name == "iid":  # the others know more of what they need
         raise PartitionError(
             f"{asked.name}: {clients} clients need at least {clients} samples and there are {len(y)}; "
-            f"use at most {len(y)} clients"
+            f"{draws.fewer_clients(len(y)) or 'add samples'}"
         )
     match asked.name:
         case "iid":
@@ -182,6 +188,10 @@ def draw(
     lists = lists_of(deal.pool, deal.owner, clients)
     notes = {"attempts": 1, "refilled": 0, "clients_refilled": 0} | deal.notes
     notes |= {"dropped": len(y) - len(lists.index), "empty": np.flatnonzero(lists.sizes() == 0).tolist()}
+    if empty := len(notes["empty"]):
+        dropped = asked.values.get("empty") == "drop"
+        fate = "were empty and dropped" if dropped else "have no samples and never take part"
+        notes["note"] = f"{empty} of {clients} clients {fate}"
     return Partition(asked.text, int(seed), lists.index, lists.offsets, classes, _sha256(y), notes)
 
 
@@ -216,11 +226,12 @@ def describe(p: Partition, labels: npt.NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _loaded(path: Path, labels: npt.NDArray[Any], clients: int, classes: int) -> Partition:
+def _loaded(path: Path, labels: npt.NDArray[Any], clients: int | None, classes: int) -> Partition:
     found = Partition.load(path, labels)
-    if len(found) != clients:
+    if clients is not None and len(found) != clients:
         raise PartitionError(
-            f"clients is {clients} and partition file '{path}' holds {len(found)}; set clients={len(found)}"
+            f"clients is {clients} and partition file '{path}' holds {len(found)}; "
+            f"set clients={len(found)} or leave it out"
         )
     if found.classes != classes:
         raise PartitionError(
@@ -230,7 +241,7 @@ def _loaded(path: Path, labels: npt.NDArray[Any], clients: int, classes: int) ->
     return found
 
 
-def _whole(field: str, value: int) -> int:
+def _whole(field: str, value: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise PartitionError(f"{field} is {value!r} and must be a whole number, 1 or more")
     return int(value)

@@ -42,23 +42,31 @@ def iid(labels: Ints, clients: int, classes: int, seed: int) -> Deal:
 def shard(spec: Spec, labels: Ints, clients: int, classes: int, seed: int) -> Deal:
     """Every class cut into the same number of shards; each client gets s shards, any mix of classes."""
     s = spec.number("s")
+    sizes = np.bincount(labels, minlength=classes)
+    if len(gone := np.flatnonzero(sizes == 0)):
+        raise PartitionError(
+            f"shard: class {gone[0]} has no samples and shards are cut from every class; add some or use iid"
+        )
+    most = int(sizes.min()) * classes  # shards, every class being cut into as many
+    product = f"use s and clients whose product is a multiple of {classes} and at most {most}"
     if clients * s > len(labels):
         raise PartitionError(
             f"shard: {clients} clients x {s} shards = {clients * s} shards need as many samples and "
-            f"there are {len(labels)}; use fewer clients or a smaller s"
+            f"there are {len(labels)}; {product}"
         )
     if (clients * s) % classes:
         step_s, step_k = classes // math.gcd(clients, classes), classes // math.gcd(s, classes)
+        ways = {"s": _multiples(step_s, s, most // clients), "clients": _multiples(step_k, clients, most // s)}
+        advice = " or ".join(f"{name} = {numbers}" for name, numbers in ways.items() if numbers)
         raise PartitionError(
             f"shard: {s} shards x {clients} clients = {clients * s} is not a multiple of the {classes} "
-            f"classes; use s = {_multiples(step_s, s)} or clients = {_multiples(step_k, clients)}"
+            f"classes; {f'use {advice}' if advice else product}"
         )
     per_class = clients * s // classes
-    sizes = np.bincount(labels, minlength=classes)
     if len(short := np.flatnonzero(sizes < per_class)):
         raise PartitionError(
             f"shard: class {short[0]} has {sizes[short[0]]} samples for its {per_class} shards "
-            f"({s} x {clients} clients / {classes} classes); use a smaller s or fewer clients"
+            f"({s} x {clients} clients / {classes} classes); {product}"
         )
     rng = random_state(seed, "shard")
     pool = np.concatenate(shuffled_classes(labels, classes, rng))
@@ -76,7 +84,10 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     n = spec.number("n")
     if n > classes:
         raise PartitionError(f"classes: n is {n} and there are {classes} classes; use n from 1 to {classes}")
+    sizes = np.bincount(labels, minlength=classes)
     if clients * n < classes and spec.values["missing"] != "allow":
+        if len(gone := np.flatnonzero(sizes == 0)):
+            raise PartitionError(f"classes: class {gone[0]} has no samples to hand out; add some or use iid")
         raise PartitionError(
             f"classes: {clients} clients x {n} classes = {clients * n} places cannot hold {classes} classes; "
             f"use at least {-(-classes // n)} clients, n >= {-(-classes // clients)} or missing=allow"
@@ -84,7 +95,8 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     rng = random_state(seed, "classes")
     row = np.concatenate([rng.permutation(classes) for _ in range(-(-clients * n // classes))])[: clients * n]
     holders = np.bincount(row, minlength=classes)
-    sizes = np.bincount(labels, minlength=classes)
+    if len(gone := np.flatnonzero((sizes == 0) & (holders > 0))):
+        raise PartitionError(f"classes: class {gone[0]} has no samples to hand out; add some or use iid")
     if len(short := np.flatnonzero(sizes < holders)):
         raise PartitionError(
             f"classes: class {short[0]} has {sizes[short[0]]} samples for {holders[short[0]]} places "
@@ -101,8 +113,8 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     return Deal(pool, np.concatenate(owner), {"missing": missing} if missing else {})
 
 
-def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: int) -> Deal:
-    """One client per group, in the order of the group names; positions in the order of the data."""
+def checked_groups(group: npt.NDArray[Any] | None, samples: int) -> npt.NDArray[Any]:
+    """The natural client of every sample, or why there is none."""
     if group is None:
         raise PartitionError(
             "natural: this data has no groups; give one group per sample (a `group` array or column) "
@@ -113,18 +125,27 @@ def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: in
         raise PartitionError(
             f"natural: groups have shape {group.shape} and there are {samples} samples; give one per sample"
         )
+    return group
+
+
+def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: int) -> Deal:
+    """One client per group, in the order of the group names; positions in the order of the data."""
+    group = checked_groups(group, samples)
     names, member = np.unique(group, return_inverse=True)
     if clients > len(names):
         raise PartitionError(
             f"natural: {clients} clients asked for and the data has {len(names)} groups; "
-            f"use at most {len(names)} clients"
+            f"use at most {len(names)} clients, or leave clients out to take all groups"
         )
     client = np.full(len(names), NOBODY, dtype=np.int64)
     chosen = np.arange(len(names))
     if clients < len(names):
         chosen = np.sort(random_state(seed, "natural").choice(len(names), clients, replace=False))
     client[chosen] = np.arange(clients)
-    return Deal(np.arange(samples, dtype=np.int64), client[member.reshape(-1)], {"groups": len(names)})
+    notes: dict[str, Any] = {"groups": len(names)}
+    if clients < len(names):
+        notes["note"] = f"{clients} of {len(names)} groups are clients; the other {len(names) - clients} are left out"
+    return Deal(np.arange(samples, dtype=np.int64), client[member.reshape(-1)], notes)
 
 
 def dirichlet(spec: Spec, labels: Ints, clients: int, classes: int, seed: int) -> Deal:
@@ -134,10 +155,9 @@ def dirichlet(spec: Spec, labels: Ints, clients: int, classes: int, seed: int) -
     min_size = min(10, max(1, len(labels) // (2 * clients))) if asked is None else int(asked)
     least = max(min_size, 1)
     if clients * least > len(labels):
-        smaller = f" or min_size={len(labels) // clients}" if clients <= len(labels) else ""
         raise PartitionError(
             f"dir: {clients} clients of at least {least} samples need {clients * least} samples and "
-            f"there are {len(labels)}; use at most {len(labels) // least} clients{smaller}"
+            f"there are {len(labels)}; {_way_out(len(labels), clients, least, str(policy))}"
         )
     draw_counts = VARIANTS[str(variant)]
     fewest, best, attempts = clients + 1, None, 0
@@ -161,6 +181,22 @@ def dirichlet(spec: Spec, labels: Ints, clients: int, classes: int, seed: int) -
         pool, owner, moved = _refill(pool, owner, clients, min_size)
         notes |= {"refilled": moved, "clients_refilled": fewest}
     return Deal(pool, owner, notes)
+
+
+def _way_out(samples: int, clients: int, least: int, policy: str) -> str:
+    """Advice that a draw can follow; without refilling no number is sure to work."""
+    if samples == 0:
+        return "add samples"
+    if policy == "error":
+        return "use fewer clients or a smaller min_size"
+    fewer, smaller = fewer_clients(samples // least), f"min_size={samples // clients}" if clients <= samples else ""
+    if fewer and smaller:
+        return f"{fewer} or {smaller}"
+    return fewer or (f"use {smaller}" if smaller else f"{fewer_clients(samples)} and min_size=1")
+
+
+def fewer_clients(most: int) -> str:
+    return f"use at most {most} clients" if most > 1 else "use 1 client" if most else ""
 
 
 def shuffled_classes(labels: Ints, classes: int, rng: np.random.RandomState) -> list[Ints]:
@@ -275,7 +311,7 @@ def _refill(pool: Ints, owner: Ints, clients: int, min_size: int) -> tuple[Ints,
     )
 
 
-def _multiples(step: int, near: int) -> str:
-    """The multiples of `step` around `near`, as advice."""
+def _multiples(step: int, near: int, most: int) -> str:
+    """The multiples of `step` around `near` that are not above `most`, as advice."""
     below, above = near // step * step, -(-near // step) * step
-    return " or ".join(str(m) for m in dict.fromkeys((below, above)) if m > 0)
+    return " or ".join(str(m) for m in dict.fromkeys((below, above)) if 0 < m <= most)

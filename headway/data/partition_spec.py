@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from headway.errors import PartitionError, nearest
@@ -50,7 +52,7 @@ PARTITIONS: dict[str, str] = {
     ),
     "shard": "shard(s): s one-class shards per client; s * clients must be a multiple of the classes",
     "classes": "classes(n, missing=refuse|allow): n classes per client, each split evenly over its holders",
-    "natural": "natural: one client per group of the data (a writer, a hospital); no settings",
+    "natural": "natural: one client per group of the data (a writer, a hospital), or as many as clients says",
 }
 
 
@@ -81,6 +83,24 @@ class Spec:
 
     def number(self, key: str) -> int:
         return int(self.values[key] or 0)
+
+
+def saved(text: object) -> Path | None:
+    """The file of a saved partition asked for by its path or its folder; a known name wins over a folder."""
+    path = text.strip() if isinstance(text, str) else ""
+    if path.lower().endswith(".json"):
+        return Path(path)
+    folder = path and _name(path) not in SETTINGS and ("/" in path or os.path.isdir(path))
+    return Path(path) / "partition.json" if folder else None
+
+
+def brings_clients(text: object) -> bool:
+    """Whether the partition itself says how many clients there are."""
+    return saved(text) is not None or (isinstance(text, str) and _name(text) == "natural")
+
+
+def _name(text: str) -> str:
+    return "".join(text.lower().split()).partition("(")[0]
 
 
 def parse(text: str) -> Spec:

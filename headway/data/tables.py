@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from headway.data.build import build
 from headway.errors import DataError, nearest
 
 Array = NDArray[Any]
-LABELS = ("label", "y", "target", "class")
+LABELS = ("label", "class", "target", "y")
 GROUPS = ("group", "client")
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 ENCODING = "utf-8-sig"  # with or without a byte order mark
@@ -33,6 +34,7 @@ class Roles:
     label: int
     group: int | None
     split: int | None
+    guessed: bool = False  # nobody named the label's column
 
     @property
     def features(self) -> list[int]:
@@ -42,16 +44,29 @@ class Roles:
     def text(self) -> list[int]:
         return [i for i in (self.label, self.group, self.split) if i is not None]
 
+    def notes(self, path: Path) -> list[str]:
+        name = self.names[self.label]
+        usual = not self.guessed or name.strip().lower() == "label"
+        return [] if usual else [f"{path.name}: column '{name}' is the label"]
+
+    def way_out(self, words: bool) -> str:
+        """What to do about a column that is no feature; words may be the names of clients."""
+        clients = ", or rename it to `group` if it says whose the sample is"
+        return "encode or remove the column" + (clients if words and self.group is None else "")
+
 
 def table(path: Path, column: str | None = None) -> Dataset:
-    """Numeric features, a label, and optionally group (or client) and split (train or test) columns."""
+    """Numeric features, a label, and optionally group (or client) and split (train or test) columns.
+
+    The label's column is the one named after the colon, else the only one called label, class, target or y.
+    """
     read = read_parquet if path.suffix.lower() == ".parquet" else read_csv
     roles, x, text = read(path, column)
     names, y = label_codes(path, roles.names[roles.label], text[roles.label])
     group = None if roles.group is None else np.unique(text[roles.group], return_inverse=True)[1].reshape(-1)
-    features = [roles.names[i] for i in roles.features]
+    features, notes = [roles.names[i] for i in roles.features], roles.notes(path)
     if roles.split is None:
-        return build(path.name, x, y, group=group, class_names=names, feature_names=features)
+        return build(path.name, x, y, group=group, class_names=names, feature_names=features, notes=notes)
     split = np.char.lower(np.char.strip(text[roles.split]))
     good = np.isin(split, ("train", "test"))
     if not good.all():
@@ -61,7 +76,7 @@ def table(path: Path, column: str | None = None) -> Dataset:
     if not len(train) or not len(test):
         raise DataError(f"{path}: column 'split' has no row {'train' if len(test) else 'test'}: mark some, or drop it")
     g, g_test = (None, None) if group is None else (group[train], group[test])
-    return build(path.name, x[train], y[train], x[test], y[test], g, g_test, names, features)
+    return build(path.name, x[train], y[train], x[test], y[test], g, g_test, names, features, notes)
 
 
 def find_roles(path: Path, names: Sequence[str], column: str | None) -> Roles:
@@ -70,18 +85,42 @@ def find_roles(path: Path, names: Sequence[str], column: str | None) -> Roles:
         raise DataError(f"{path}: column {plain.index('')} has no name: write the table without its index column")
     if len(names) < 2:
         raise DataError(f"{path} has one column '{names[0]}': a table needs features and a label")
+    name, times = Counter(name.strip() for name in names).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path} has {times} columns named '{name}': give each its own name")
     if column is None:
-        label = next((plain.index(name) for name in LABELS if name in plain), len(names) - 1)
+        label = usual_label(path, names, plain)
     elif column in names:
         label = list(names).index(column)
     else:
         raise DataError(f"{path} has no column '{column}': {nearest(column, names)}")
     group = next((plain.index(name) for name in GROUPS if name in plain and plain.index(name) != label), None)
     split = plain.index("split") if "split" in plain and plain.index("split") != label else None
-    roles = Roles(list(names), label, group, split)
+    roles = Roles(list(names), label, group, split, guessed=column is None)
     if not roles.features:
         raise DataError(f"{path} has no feature column beside {', '.join(names)}: add numeric columns")
     return roles
+
+
+def usual_label(path: Path, names: Sequence[str], plain: Sequence[str]) -> int:
+    """The place of the one column with a label's usual name; nothing else is guessed."""
+    found = [i for i, name in enumerate(plain) if name in LABELS]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        both = " and ".join(names[i] for i in found)
+        raise DataError(
+            f"{path}: columns {both} may {'both' if len(found) == 2 else 'all'} be the label: "
+            f"name one, as in {path.name}:{names[found[0]]}"
+        )
+    last = len(names) - 1
+    if list(names) == [str(i) for i in range(len(names))]:
+        raise DataError(
+            f"{path} has no header line with a column 'label': name the label's place, 0 to {last}, "
+            f"as in {path.name}:{last}"
+        )
+    shown = [*names[:5], "...", *names[-2:]] if len(names) > 8 else names
+    raise DataError(f"{path} has no column 'label' among {', '.join(shown)}: name it with {path.name}:COLUMN")
 
 
 def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]:
@@ -182,6 +221,7 @@ def csv_rows(path: Path, delimiter: str | None) -> Iterator[tuple[Any, str]]:
 def explain(path: Path, roles: Roles, delimiter: str, skip: int) -> None:
     """Find what numpy could not read, slowly, and say it: column, row, value."""
     missing: list[tuple[int, int]] = []
+    numeric: set[int] = set()
     with csv_rows(path, delimiter) as (rows, _):
         row = -1
         for cells in rows:
@@ -198,8 +238,10 @@ def explain(path: Path, roles: Roles, delimiter: str, skip: int) -> None:
                 elif number(cells[i].strip()) is None:
                     raise DataError(
                         f"{path}: column '{roles.names[i]}' has {cells[i][:40]!r} in row {row}, "
-                        "which is no number: encode or remove the column"
+                        f"which is no number: {roles.way_out(words=i not in numeric)}"
                     )
+                else:
+                    numeric.add(i)
     if missing:
         row, i = missing[0]
         raise DataError(
@@ -236,8 +278,9 @@ def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int
     for place, i in enumerate(roles.features):
         kind = content.schema.field(i).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            words = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
             raise DataError(
-                f"{path}: column '{roles.names[i]}' holds {kind}, which is no number: encode or remove the column"
+                f"{path}: column '{roles.names[i]}' holds {kind}, which is no number: {roles.way_out(words)}"
             )
         with np.errstate(over="ignore"):
             x[:, place] = content.column(i).to_numpy()

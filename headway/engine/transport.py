@@ -1,4 +1,4 @@
-"""Values between processes: a small header through a pipe, the tensors through shared memory where there is room."""
+"""Values between processes: through shared memory on one machine, or as one array of bytes to another. No pickle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import mmap
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.values import flatten, unflatten
@@ -35,7 +37,7 @@ class Room:
             if fits:
                 if size:
                     self._view(data.dtype, data.numel(), at).copy_(data.view(-1))
-                at += -(-size // ALIGN) * ALIGN
+                at += aligned(size)
             else:
                 overflow += bytes(data.view(-1).view(torch.uint8).numpy())
             places.append(place)
@@ -63,3 +65,49 @@ class Room:
 
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
         return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=at)
+
+
+def to_array(value: Any) -> NDArray[np.uint8]:
+    """A value as one array of bytes: the length of its header, the header, its tensors one after another."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = flatten(value, tensors)
+    held: list[tuple[int, Tensor]] = []
+    places: list[list[Any]] = []
+    at = 0
+    for path, tensor in tensors.items():
+        data = tensor.detach().cpu().contiguous()
+        places.append([path, str(data.dtype).removeprefix("torch."), list(data.shape), at])
+        held.append((at, data))
+        at += aligned(data.numel() * data.element_size())
+    head = json.dumps({"skeleton": skeleton, "places": places}).encode()
+    start = aligned(8 + len(head))
+    array = np.zeros(start + at, dtype=np.uint8)
+    array[:8] = np.frombuffer(len(head).to_bytes(8, "big"), dtype=np.uint8)
+    array[8 : 8 + len(head)] = np.frombuffer(head, dtype=np.uint8)
+    for place, data in held:
+        if data.numel():
+            raw = data.view(-1).view(torch.uint8).numpy()
+            array[start + place : start + place + len(raw)] = raw
+    return array
+
+
+def from_array(array: NDArray[np.uint8], device: torch.device | None = None) -> Any:
+    """The value again, in memory of its own: the array may be a view of memory that others read too.
+
+    torch makes the memory, so that tensors are aligned as in a run that sends nothing.
+    """
+    length = int.from_bytes(array[:8].tobytes(), "big")
+    head = json.loads(array[8 : 8 + length].tobytes())
+    start = aligned(8 + length)
+    tensors: dict[str, Tensor] = {}
+    for path, dtype_name, shape, at in head["places"]:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype_name))
+        if tensor.numel():
+            raw = tensor.view(-1).view(torch.uint8).numpy()
+            raw[:] = array[start + at : start + at + len(raw)]
+        tensors[path] = tensor if device is None else tensor.to(device)
+    return unflatten(head["skeleton"], tensors)
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN

@@ -47,7 +47,7 @@ class FedNova(Piece):
     def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
         a = local.k_pulled.map(lambda v: torch.where(v.isinf(), 1.0, v))  # a_k; untrained: any number
         alike = {float(v) for v in a.values()}
-        send = {"a": a if len(alike) > 1 else alike.pop()}  # a single number where all parameters step alike
+        send = {"a": a if len(alike) > 1 else min(alike, default=1.0)}  # one number where all step alike
         return send | ({"eta": local.lr} if self.gmf else {}), {}
 
     def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:

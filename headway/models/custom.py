@@ -120,14 +120,16 @@ def _kind(module: nn.Module) -> str:
 def from_spec(spec: str) -> Callable[..., nn.Module]:
     """The class or function behind 'package.module:Name' or 'path/to/file.py:Name'."""
     source, colon, name = spec.rpartition(":")
+    if (file := spec.rstrip(":")).endswith(".py"):
+        example = next(iter(_networks(_from_file(Path(file)))), None) if Path(file).is_file() else None
+        such = f"such as {file}:{example}" if example else f"write it as {file}:Name"
+        raise ModelError(f"model={spec}: a file alone names no network; {such}")
     if not (colon and source and name):
         raise ModelError(f"model '{spec}' is not a spec; write 'package.module:Name' or 'path/to/file.py:Name'")
     module = _from_file(Path(source)) if source.endswith(".py") else _from_package(source)
     found = getattr(module, name, None)
     if found is None:
-        public = {k: v for k, v in vars(module).items() if _is_factory(v) and not k.startswith("_")}
-        own = [k for k, v in public.items() if getattr(v, "__module__", "") == module.__name__]  # not imported
-        known = own or list(public)
+        known = _networks(module)
         fix = nearest(name, known) if known else "define a class or a function of that name"
         raise ModelError(f"model={spec}: '{source}' has no '{name}'; {fix}")
     if not _is_factory(found):
@@ -136,6 +138,17 @@ def from_spec(spec: str) -> Callable[..., nn.Module]:
         )
     factory: Callable[..., nn.Module] = found
     return factory
+
+
+def _networks(module: ModuleType) -> list[str]:
+    """Names of what may make a network: the module's own classes of networks and functions, else those it imports."""
+
+    def makes(thing: object) -> bool:
+        return inspect.isfunction(thing) or (inspect.isclass(thing) and issubclass(thing, nn.Module))
+
+    public = {k: v for k, v in vars(module).items() if makes(v) and not k.startswith("_")}
+    own = [k for k, v in public.items() if v.__module__ == module.__name__]
+    return own or [k for k, v in public.items() if module.__name__.split(".")[0] == v.__module__.split(".")[0]]
 
 
 def _is_factory(thing: object) -> bool:

@@ -134,3 +134,5 @@ def test_unknown_names_get_the_nearest_and_every_known_name_is_described():
         "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet", "cinic10", "femnist",
     ]  # fmt: skip
     assert all(entry.licence and entry.origin and len(entry.shape) == 3 for entry in DATASETS.values())
+    assert [entry.name for entry in DATASETS.values() if entry.train is None] == ["femnist"]
+    assert all(entry.train != 0 and entry.test != 0 for entry in DATASETS.values())

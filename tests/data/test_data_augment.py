@@ -154,6 +154,8 @@ def test_specs_have_one_canonical_form(spec: str):
         ("flip(1)", "flip takes no number"),
         ("none+flip", "write none alone"),
         ("flip+", "unknown step ''"),
+        ("flip+flip", "has the step flip twice: keep one"),
+        ("crop(2)+flip+crop(4)", "has the step crop twice: keep one"),
     ],
 )
 def test_bad_specs_are_refused(spec: str, says: str):
@@ -165,3 +167,22 @@ def test_bad_specs_are_refused(spec: str, says: str):
 def test_tables_cannot_be_augmented():
     with pytest.raises(ConfigError, match="images only"):
         parse("flip")(torch.zeros(4, 7), generator())
+
+
+@pytest.mark.parametrize(
+    ("spec", "height", "width", "way"),
+    [
+        ("crop(8)", 8, 9, "crop(8) is too much for images of 8 x 9; use at most crop(7)"),
+        ("crop(40)+flip", 9, 8, "crop(40) is too much for images of 9 x 8; use at most crop(7)"),
+        ("flip+cutout(9)", 8, 8, "cutout(9) is too much for images of 8 x 8; use at most cutout(8)"),
+        ("crop(1)", 1, 5, "crop(1) is too much for images of 1 x 5; leave crop out"),
+    ],
+)
+def test_steps_that_may_leave_nothing_of_an_image_are_refused(spec: str, height: int, width: int, way: str):
+    with pytest.raises(ConfigError) as caught:
+        parse(spec).check_fits(height, width)
+    assert str(caught.value) == f"augment={spec}: {way}"
+
+
+def test_steps_that_leave_something_of_an_image_are_taken():
+    parse("crop(7)+cutout(8)+rotate(180)+flip").check_fits(8, 8)

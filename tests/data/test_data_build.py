@@ -46,6 +46,16 @@ def test_a_table_becomes_float32_with_a_fixed_stratified_fifth_held_out(tmp_path
     assert (data.scale, data.classes, data.class_names) == (1.0, 3, ("0", "1", "2"))
 
 
+def test_neither_the_files_name_nor_its_precision_decides_what_is_held_out(tmp_path: Path):
+    values = X.astype(np.float32)
+    np.savez(tmp_path / "one.npz", x=values, y=Y)
+    np.savez(tmp_path / "two.npz", x=values.astype(np.float64), y=Y.astype(np.int8))
+    one, two = load(str(tmp_path / "one.npz")), load(str(tmp_path / "two.npz"))
+    assert one.hash() == two.hash()
+    assert one.subset(12, 3).hash() == two.subset(12, 3).hash()
+    assert (one.mean, one.std) == (two.mean, two.std)
+
+
 def test_a_given_test_part_is_kept_as_it_is(tmp_path: Path):
     data = load(save(tmp_path, x=X, y=Y, x_test=X[:4], y_test=Y[:4]))
     assert torch.equal(data.x, torch.from_numpy(X).float())
@@ -61,6 +71,15 @@ def test_a_class_with_one_sample_stays_in_training(tmp_path: Path):
 
 def test_no_class_with_two_samples_and_no_test_part_is_refused(tmp_path: Path):
     assert "no class with two samples" in refused(tmp_path, x=X, y=np.arange(30))
+
+
+def test_clients_of_one_sample_cannot_give_a_test_part(tmp_path: Path):
+    text = refused(tmp_path, x=X, y=Y, group=np.arange(30))
+    assert "has no test part and none of its 30 groups has two samples to hold one out of" in text
+    assert text.endswith(": give a test part, or leave the groups out")
+    # the one group of two holds classes 1 and 2, which nobody else has
+    alone = refused(tmp_path, x=X[:4], y=np.array([0, 0, 1, 2]), group=np.array([0, 1, 2, 2]))
+    assert "what its groups could hold out is all there is of a class: add samples, or give a test part" in alone
 
 
 @pytest.mark.parametrize(

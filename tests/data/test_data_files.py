@@ -36,6 +36,20 @@ def test_npz_with_unknown_or_missing_arrays_is_refused(tmp_path: Path):
     assert "array 'xtest': did you mean 'x_test'?" in refusal(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x=np.eye(3))
     assert "no array 'y'" in refusal(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", z=np.eye(3), y=np.arange(3))
+    assert refusal(tmp_path / "c.npz").endswith(
+        "c.npz has no array 'x', only y and z: save it again with np.savez(path, x=..., y=...)"
+    )
+    np.savez(tmp_path / "d.npz")
+    assert "no array 'x', it is empty: save" in refusal(tmp_path / "d.npz")
+
+
+def test_a_single_array_under_the_name_of_several_is_refused_by_what_it_is(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.eye(3))
+    (tmp_path / "a.npy").rename(tmp_path / "a.npz")
+    assert refusal(tmp_path / "a.npz").endswith(
+        "a.npz holds one .npy array under the name of an .npz: save x and y together with np.savez(path, x=..., y=...)"
+    )
 
 
 def test_a_truncated_or_foreign_npz_is_refused(tmp_path: Path):
@@ -125,6 +139,11 @@ def test_a_validation_folder_beside_a_test_folder_is_left_out_and_noted(tmp_path
     data = load(str(tmp_path))
     assert (len(data.y), len(data.y_test)) == (4, 2)
     assert data.note == "folder val left out"
+    for i in range(2):
+        picture(tmp_path / "train" / "ab"[i] / "grey.png", mode="L")
+    assert (
+        load(str(tmp_path)).note == "folder val left out; 2 of 8 images are grey and were made RGB, as the others are"
+    )
 
 
 def test_a_file_that_may_not_be_read_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -149,6 +168,7 @@ def test_grey_and_colour_together_become_rgb(tmp_path: Path):
         picture(tmp_path / "ab"[i % 2] / f"{i}.png", mode="L" if i == 3 else "RGB")
     data = load(str(tmp_path))
     assert data.shape == (3, 4, 6)
+    assert "1 of 4 images is grey and was made RGB, as the others are" in data.note
     images = torch.cat([data.x, data.x_test])
     assert ((images[:, 0] == images[:, 1]).flatten(1).all(1)).sum() == 1
 
@@ -192,3 +212,13 @@ def test_a_class_only_in_the_test_folder_is_named(tmp_path: Path):
         picture(tmp_path / "train" / "ab"[i % 2] / f"{i}.png")
     picture(tmp_path / "test" / "c" / "0.png")
     assert "class without training images" in refusal(tmp_path)
+
+
+def test_renaming_a_folder_changes_nothing(tmp_path: Path):
+    for i in range(10):
+        picture(tmp_path / "one" / "ab"[i % 2] / f"{i}.png")
+    first = load(str(tmp_path / "one"))
+    (tmp_path / "one").rename(tmp_path / "two")
+    second = load(str(tmp_path / "two"))
+    assert first.hash() == second.hash()
+    assert first.subset(4, 2).hash() == second.subset(4, 2).hash()

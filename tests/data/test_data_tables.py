@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import csv
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def refusal(path: str) -> str:
     return str(caught.value)
 
 
-def test_the_last_column_is_the_label_and_numbers_are_mapped_by_size(tmp_path: Path):
-    data = load(write(tmp_path, rows(label=lambda i: 5 + 5 * (i % 2)), ["a", "b", "kind"]))
+def test_numbers_as_labels_are_mapped_by_size(tmp_path: Path):
+    data = load(write(tmp_path, rows(label=lambda i: 5 + 5 * (i % 2)), ["a", "b", "label"]))
     assert data.class_names == ("5", "10")
     assert data.x.shape[1] == 2
     assert data.x.dtype == torch.float32
@@ -50,17 +51,40 @@ def test_a_label_column_is_found_by_its_usual_names(tmp_path: Path, name: str):
     data = load(path)
     assert data.class_names == ("ash", "rose")
     assert data.x.shape[1] == 2
+    assert (f"t.csv: column '{name}' is the label" in data.note) == (name.lower() != "label")
+
+
+def test_without_a_label_column_nothing_is_guessed(tmp_path: Path):
+    text = refusal(write(tmp_path, rows(), ["a", "b", "kind"]))
+    assert text.endswith("t.csv has no column 'label' among a, b, kind: name it with t.csv:COLUMN")
+    wide = [[*range(30), i % 2] for i in range(20)]
+    assert "among f0, f1, f2, f3, f4, ..., f29, f30" in refusal(write(tmp_path, wide, [f"f{i}" for i in range(31)]))
+    bare = refusal(write(tmp_path, rows()))
+    assert bare.endswith("has no header line with a column 'label': name the label's place, 0 to 2, as in t.csv:2")
+
+
+def test_two_columns_that_may_be_the_label_are_refused_unless_one_is_named(tmp_path: Path):
+    path = write(tmp_path, [[i, i % 2, i % 3] for i in range(20)], ["a", "y", "class"])
+    assert "columns y and class may both be the label: name one, as in t.csv:y" in refusal(path)
+    assert load(f"{path}:class").classes == 3
+    assert "is the label" not in load(f"{path}:class").note
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path):
+    text = refusal(write(tmp_path, [[i, i, i % 2] for i in range(20)], ["a", "a ", "label"]))
+    assert text.endswith("t.csv has 2 columns named 'a': give each its own name")
 
 
 def test_the_label_column_can_be_chosen(tmp_path: Path):
     path = write(tmp_path, [[i % 2, i, i % 3] for i in range(20)], ["first", "a", "label"])
+    assert "label" not in load(path).note
     assert load(path).classes == 3
     assert load(f"{path}:first").classes == 2
     assert "did you mean 'first'?" in refusal(f"{path}:frist")
 
 
 def test_a_table_without_header_is_read_from_its_first_row(tmp_path: Path):
-    data = load(write(tmp_path, rows(20)))
+    data = load(write(tmp_path, rows(20)) + ":2")
     assert len(data.y) + len(data.y_test) == 20
     letters = load(write(tmp_path, [["ab"[i % 2], i, i] for i in range(20)]) + ":0")
     assert letters.class_names == ("a", "b")
@@ -69,12 +93,12 @@ def test_a_table_without_header_is_read_from_its_first_row(tmp_path: Path):
 
 def test_numbered_headers_are_no_samples(tmp_path: Path):
     assert len(load(write(tmp_path, rows(20), ["0", "1", "label"])).y) == 16
-    assert len(load(write(tmp_path, rows(20), ["0", "1", "2"])).y) == 16
+    assert len(load(write(tmp_path, rows(20), ["0", "1", "2"]) + ":2").y) == 16
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_delimiters_quotes_and_byte_order_marks_are_read(tmp_path: Path, delimiter: str):
-    path = write(tmp_path, rows(label=lambda i: f"x{delimiter}{i % 2}"), ["a", "b", "c"], delimiter=delimiter)
+    path = write(tmp_path, rows(label=lambda i: f"x{delimiter}{i % 2}"), ["a", "b", "label"], delimiter=delimiter)
     Path(path).write_text("\ufeff" + Path(path).read_text(), encoding="utf-8")
     assert load(path).class_names == (f"x{delimiter}0", f"x{delimiter}1")
 
@@ -95,10 +119,12 @@ def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
     table = rows()
     table[4][1] = ""
     table[9][0] = "NA"
-    assert "2 values are missing, the first in row 4, column 'b'" in refusal(write(tmp_path, table, ["a", "b", "c"]))
+    assert "2 values are missing, the first in row 4, column 'b'" in refusal(
+        write(tmp_path, table, ["a", "b", "label"])
+    )
     table = rows()
     table[7][1] = "nan"
-    text = refusal(write(tmp_path, table, ["a", "b", "c"]))
+    text = refusal(write(tmp_path, table, ["a", "b", "label"]))
     assert "1 values that are NaN" in text
     assert "[7, 1] (column 'b')" in text
 
@@ -106,19 +132,31 @@ def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
 def test_words_among_the_features_are_refused_by_column(tmp_path: Path):
     table = rows()
     table[5][0] = "red"
-    assert "column 'a' has 'red' in row 5" in refusal(write(tmp_path, table, ["a", "b", "c"]))
+    text = refusal(write(tmp_path, table, ["a", "b", "label"]))
+    assert text.endswith("column 'a' has 'red' in row 5, which is no number: encode or remove the column")
+
+
+def test_a_column_of_words_may_be_the_clients_under_another_name(tmp_path: Path):
+    table = [[i, f"hosp{i % 3}" if i else "", i % 2] for i in range(20)]
+    text = refusal(write(tmp_path, table, ["a", "site", "label"]))
+    assert "column 'site' has 'hosp1' in row 1, which is no number" in text
+    assert text.endswith(": encode or remove the column, or rename it to `group` if it says whose the sample is")
+    grouped = refusal(write(tmp_path, [[*row[:2], 7, row[2]] for row in table], ["a", "site", "group", "label"]))
+    assert grouped.endswith(": encode or remove the column")
 
 
 def test_bad_labels_are_refused_by_row(tmp_path: Path):
-    assert "label 0.25 in row 1" in refusal(write(tmp_path, rows(label=lambda i: i / 4), ["a", "b", "c"]))
+    assert "label 0.25 in row 1" in refusal(write(tmp_path, rows(label=lambda i: i / 4), ["a", "b", "label"]))
     table = rows()
     table[2][2] = table[5][2] = ""
-    assert "2 labels in column 'c' are missing, the first in row 2" in refusal(write(tmp_path, table, ["a", "b", "c"]))
-    assert "only class" in refusal(write(tmp_path, rows(label=lambda i: 1), ["a", "b", "c"]))
+    assert "2 labels in column 'label' are missing, the first in row 2" in refusal(
+        write(tmp_path, table, ["a", "b", "label"])
+    )
+    assert "only class" in refusal(write(tmp_path, rows(label=lambda i: 1), ["a", "b", "label"]))
 
 
 def test_whole_float_labels_are_the_same_classes_as_integers(tmp_path: Path):
-    data = load(write(tmp_path, rows(label=lambda i: [1, "2.0", "1.0", 2][i % 4]), ["a", "b", "c"]))
+    data = load(write(tmp_path, rows(label=lambda i: [1, "2.0", "1.0", 2][i % 4]), ["a", "b", "label"]))
     assert data.class_names == ("1", "2")
 
 
@@ -126,12 +164,12 @@ def test_whole_float_labels_are_the_same_classes_as_integers(tmp_path: Path):
     ("content", "says"),
     [
         ("", "is empty"),
-        ("a,b,c\n", "no rows"),
+        ("a,b,label\n", "no rows"),
         ("a\n1\n2\n", "has one column"),
-        ("a,b,c\n1,2,0\n1,2\n", "line 3 has 2 cells, not 3"),
+        ("a,b,label\n1,2,0\n1,2\n", "line 3 has 2 cells, not 3"),
         (",a,label\n0,1,0\n1,2,1\n", "column 0 has no name"),
         ("label,group\n0,1\n", "no feature column"),
-        ("a,b\n1_000,0\n2,1\n", "column 'a' has '1_000'"),
+        ("a,label\n1_000,0\n2,1\n", "column 'a' has '1_000'"),
     ],
 )
 def test_broken_tables_are_refused_in_one_sentence(tmp_path: Path, content: str, says: str):
@@ -149,7 +187,7 @@ def test_fifty_thousand_rows_take_a_few_seconds(tmp_path: Path):
     path = tmp_path / "big.csv"
     np.savetxt(path, values, fmt="%d", delimiter=",", header=",".join(f"f{i}" for i in range(20)), comments="")
     start = time.perf_counter()
-    data = load(str(path))
+    data = load(f"{path}:f19")
     assert time.perf_counter() - start < 5
     assert len(data.y) + len(data.y_test) == 50_000
     assert data.classes == 9
@@ -177,7 +215,12 @@ def test_parquet_gives_the_same_arrays_as_csv(tmp_path: Path):
 
 
 def test_parquet_with_words_nulls_or_damage_is_refused(tmp_path: Path):
-    assert "column 'a' holds string" in refusal(parquet(tmp_path, a=["p", "q"], label=[0, 1]))
+    words = refusal(parquet(tmp_path, a=["p", "q"], label=[0, 1]))
+    assert "column 'a' holds string, which is no number: encode or remove the column, or rename it to `group`" in words
+    dates = refusal(parquet(tmp_path, a=[date(2020, 1, 1), date(2020, 1, 2)], label=[0, 1]))
+    assert "column 'a' holds date32" in dates
+    assert dates.endswith("encode or remove the column")
+    assert "no column 'label' among a, b: name it with t.parquet:COLUMN" in refusal(parquet(tmp_path, a=[1], b=[2]))
     assert "1 values of column 'a' are missing, the first in row 1" in refusal(
         parquet(tmp_path, a=[1.0, None], label=[0, 1])
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import numpy as np
@@ -31,7 +32,9 @@ SPECS = [
 ]
 
 
-def make(spec: str, labels: np.ndarray = DIGITS, clients: int = 20, seed: int = 0, classes: int = 10) -> Partition:
+def make(
+    spec: str, labels: np.ndarray = DIGITS, clients: int | None = 20, seed: int = 0, classes: int = 10
+) -> Partition:
     return draw(spec, labels, clients, seed, classes=classes, group=WRITERS[: len(labels)])
 
 
@@ -249,6 +252,75 @@ def test_natural_is_by_group() -> None:
     chosen = [int(WRITERS[part[0]]) for part in few]
     assert chosen == sorted(set(chosen))
     assert few.notes["dropped"] == len(DIGITS) - len(few.index)
+
+
+def test_natural_takes_all_groups_unless_clients_are_asked_for() -> None:
+    p = make("natural", clients=None)
+    assert p.hash() == make("natural", clients=60).hash()
+    assert "note" not in p.notes
+    assert make("natural", clients=10).notes["note"] == "10 of 60 groups are clients; the other 50 are left out"
+    with pytest.raises(PartitionError, match="61 clients asked for and the data has 60 groups; use at most 60"):
+        make("natural", clients=61)
+
+
+def test_only_natural_and_saved_partitions_know_their_clients() -> None:
+    with pytest.raises(PartitionError, match="clients is None"):
+        make("iid", clients=None)
+
+
+def test_empty_clients_are_noted() -> None:
+    p = make("dir(0.001,empty=drop)", clients=50)
+    assert p.notes["note"] == f"{len(p.notes['empty'])} of 50 clients were empty and dropped"
+    bare = make("dir(0.001,min_size=0)", clients=50)
+    assert bare.notes["note"] == f"{len(bare.notes['empty'])} of 50 clients have no samples and never take part"
+    assert "note" not in make("dir(0.5)").notes
+
+
+@pytest.mark.parametrize(
+    ("spec", "samples", "clients", "says"),
+    [
+        ("dir(0.1)", 0, 20, "there are 0; add samples"),
+        ("dir(0.1)", 1, 20, "there are 1; use 1 client and min_size=1"),
+        ("dir(0.1)", 2, 20, "there are 2; use 1 client"),
+        ("dir(0.1,min_size=9)", 8, 20, "there are 8; use at most 8 clients and min_size=1"),
+        ("dir(0.1,min_size=30)", 100, 5, "there are 100; use at most 3 clients or min_size=20"),
+        ("dir(0.1,min_size=300)", 100, 5, "there are 100; use min_size=20"),
+        ("iid", 1, 20, "there are 1; use 1 client"),
+        ("iid", 0, 20, "there are 0; add samples"),
+        ("shard(3)", 40, 7, "is not a multiple of the 10 classes; use clients = 10"),
+    ],
+)
+def test_advice_about_too_few_samples_can_be_followed(spec: str, samples: int, clients: int, says: str) -> None:
+    labels = np.arange(samples) % 10
+    with pytest.raises(PartitionError) as caught:
+        draw(spec, labels, clients, 0, classes=10)
+    text = str(caught.value)
+    assert text.endswith(says)
+    fewer = re.search(r"use (?:at most )?(\d+) client|use clients = (\d+)", text)
+    smaller = re.search(r"(and|or|use) min_size=(\d+)", text)
+    if fewer and not (smaller and smaller[1] == "and"):
+        draw(spec, labels, int(fewer[1] or fewer[2]), 0, classes=10)
+    if smaller:
+        draw(f"dir(0.1,min_size={smaller[2]})", labels, int(fewer[1]) if fewer else clients, 0, classes=10)
+
+
+@pytest.mark.parametrize(
+    ("spec", "samples", "clients", "says"),
+    [
+        # a draw that must not be mended has no number that surely works
+        ("dir(0.1,min_size=30,empty=error)", 100, 5, "there are 100; use fewer clients or a smaller min_size"),
+        # 5 classes of 3 and 5 of 2: at most 2 shards a class
+        ("shard(3)", 25, 7, "use s and clients whose product is a multiple of 10 and at most 20"),
+        ("shard(3)", 25, 10, "use s and clients whose product is a multiple of 10 and at most 20"),
+        ("shard(10)", 9, 1, "class 9 has no samples and shards are cut from every class; add some or use iid"),
+        ("classes(2)", 9, 1, "class 9 has no samples to hand out; add some or use iid"),
+        ("classes(2)", 9, 5, "class 9 has no samples to hand out; add some or use iid"),
+    ],
+)
+def test_where_no_number_helps_the_way_out_is_another(spec: str, samples: int, clients: int, says: str) -> None:
+    with pytest.raises(PartitionError) as caught:
+        draw(spec, np.arange(samples) % 10, clients, 0, classes=10)
+    assert str(caught.value).endswith(says)
 
 
 def test_large_draws_are_fast() -> None:

@@ -179,6 +179,28 @@ def test_saved_and_loaded(tmp_path) -> None:
     assert Partition.load(path, LABELS).hash() == p.hash()
 
 
+def test_a_saved_partition_brings_its_own_number_of_clients(tmp_path, monkeypatch) -> None:
+    p = draw("dir(0.5)", LABELS, 30, 5, classes=10)
+    p.save(tmp_path / "mine" / "partition.json")
+    p.save(tmp_path / "iid" / "partition.json")
+    monkeypatch.chdir(tmp_path)
+    for text in (
+        str(tmp_path / "mine" / "partition.json"),
+        "mine/partition.json",
+        "mine",
+        "mine/",
+        " ./mine ",
+        "./iid",
+    ):
+        assert draw(text, LABELS, None, 0, classes=10).hash() == p.hash()
+        assert draw(text, LABELS, 30, 0, classes=10).hash() == p.hash()
+    assert draw("iid", LABELS, 30, 5, classes=10).spec == "iid"  # a known name wins over a folder
+    (tmp_path / "nothing").mkdir()
+    for text in ("nothing", "./nothing", "nothing/here"):
+        with pytest.raises(PartitionError, match=r"nothing.*partition\.json' cannot be read"):
+            draw(text, LABELS, None, 0, classes=10)
+
+
 def test_loading_with_other_numbers_is_refused(tmp_path) -> None:
     path = tmp_path / "p.json"
     draw("iid", LABELS, 30, 5, classes=10).save(path)

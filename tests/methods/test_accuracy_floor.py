@@ -109,7 +109,7 @@ GLOBAL = [
 ]
 RECEIVED = ["local", "body", "fedrep", "head", "fedproto", "phead", "fedrod(private=hyper)", "fedtc(head_lr=1)",
             "ditto"]  # fmt: skip
-AFTERWARDS = ["fedbabu+ft", "fedavg+extra_epoch", "perfedavg+one_step", "fedetf+alg2(turns=2)"]
+AFTERWARDS = ["fedbabu+ft", "fedavg+extra_epoch", "perfedavg+one_step", "fedetf+alg2(turns=2,epochs=1)"]
 
 
 @pytest.mark.parametrize(("text", "lr", "floor"), GLOBAL)

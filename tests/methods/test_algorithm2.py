@@ -61,7 +61,7 @@ def test_as_in_the_official_code_beta_rests_and_stage_0_is_a_local_update(task) 
 
 @pytest.mark.parametrize("turns", [0, 1])
 def test_the_compatible_stage_0_is_one_more_local_training(task, turns: int) -> None:
-    ours = tuned(f"fedetf+algorithm2(turns={turns},compat=true)", task)[1]
+    ours = tuned(f"fedetf+algorithm2(turns={turns},epochs={task.epochs},compat=true)", task)[1]
     usual = tuned("fedetf+extra_epoch", task)[1]
     assert ours[0] == "0"
     assert all(torch.equal(v, usual[1].tensors()[name]) for name, v in ours[1].tensors().items())
@@ -84,7 +84,7 @@ def test_v_is_not_normalised_again(task) -> None:
 def test_stages_by_the_formulas() -> None:
     # one client, full batches, one step a stage: the gradients of plain CE on z = beta V mu
     task = skewed(1, partition="iid", train_size=30, batch_size=100, lr=0.1, momentum=0.9, weight_decay=1e-2)
-    recipe = parse("fedetf+algorithm2(turns=1,lr_v=0.3,lr_p=0.2)")
+    recipe = parse("fedetf+algorithm2(turns=1,epochs=1,lr_v=0.3,lr_p=0.2)")
     server = rounds.begin(recipe, task)
     cast = rounds.cast_of(server, recipe)
     client = first_client(recipe, task, cast, 0)
@@ -113,7 +113,7 @@ def test_all_stages_are_plain_cross_entropy_without_prior_and_penalties(task) ->
 def test_the_extractor_is_in_eval_mode_in_stages_a_and_b() -> None:
     x = [[1.0, 0.0], [3.0, 1.0], [20.0, 5.0], [0.0, 40.0]]
     task = task_of(x, [0, 1, 0, 1], [[0, 1, 2, 3]], body=Normed)
-    stages = dict(tuned("fedetf+algorithm2(turns=1)", task))
+    stages = dict(tuned("fedetf+algorithm2(turns=1,epochs=1)", task))
     stats = {stage: net.stats() for stage, net in stages.items()}
     assert not torch.equal(stats["0"]["body.bn.running_mean"], stats["received"]["body.bn.running_mean"])
     assert_same(stats["A1"], stats["0"])

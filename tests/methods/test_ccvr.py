@@ -225,9 +225,9 @@ def test_the_same_seed_calibrates_alike() -> None:
         ("etf+ccvr", r"etf freezes it; write ccvr\(replace_head=true\)"),
         ("babu+ccvr", r"babu freezes it; write ccvr\(replace_head=true\)"),
         ("fedetf+oracle", r"etfproj freezes it; write oracle\(replace_head=true\)"),
-        ("fedper+ccvr", "fedper has none; drop ccvr or fedper"),
-        ("fedrep+ccvr", "fedrep has none; drop ccvr or fedrep"),
-        ("lgfedavg+ffc", "lgfedavg has none; drop ffc or lgfedavg"),
+        ("fedper+ccvr", "fedper has none; drop ccvr, or write"),
+        ("fedrep+ccvr", "fedrep has none; drop ccvr, or write"),
+        ("lgfedavg+ffc", "lgfedavg has none; drop ffc, or write"),
     ],
 )
 def test_recipes_without_a_global_classifier_to_retrain_are_refused(text: str, why: str) -> None:

@@ -56,8 +56,8 @@ def test_clients_send_two_matrices() -> None:
     # Z = (0.6, 0.8): A = Z'Z, B = Z' onehot(1)
     task = task_of([[3.0, 4.0]], [1], [[0]], body=lambda: OneWeight(1.0, 2))
     sent = FFC().survey(task.net(parse("ffc")), *task.data[0])
-    assert torch.allclose(sent["A"], torch.tensor([[0.36, 0.48], [0.48, 0.64]], dtype=torch.float64), atol=1e-6)
-    assert torch.allclose(sent["B"], torch.tensor([[0.0, 0.6], [0.0, 0.8]], dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(sent["gram"].A, torch.tensor([[0.36, 0.48], [0.48, 0.64]], dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(sent["gram"].B, torch.tensor([[0.0, 0.6], [0.0, 0.8]], dtype=torch.float64), atol=1e-6)
 
 
 def test_the_calibrated_model_classifies_unit_features() -> None:
@@ -98,7 +98,7 @@ def test_features_are_taken_in_eval_mode() -> None:
     sent = next(engine.survey(recipe, task, net))["ffc"]
     z = rounds.global_net(server, recipe, task).features(task.data[0][0]).detach()
     z = (z / z.norm(dim=1, keepdim=True)).double()
-    assert torch.allclose(sent["A"], z.T @ z, atol=1e-6)
+    assert torch.allclose(sent["gram"].A, z.T @ z, atol=1e-6)
     assert_same(net.stats(), server.stats)
 
 

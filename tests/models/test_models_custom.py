@@ -196,6 +196,8 @@ def test_two_files_of_one_name_do_not_stand_in_for_each_other(tmp_path, file):
         ("no_such_package.nets:Net", "No module named 'no_such_package'.*path/to/file.py:Name"),
         ("torch.nn:Linaer", "has no 'Linaer'"),
         ("torch.nn", "is not a spec"),
+        ("net.py", "model=net.py: a file alone names no network; write it as net.py:Name"),
+        ("net.py:", "model=net.py:: a file alone names no network; write it as net.py:Name"),
         (":Net", "is not a spec"),
         ("torch.nn:", "is not a spec"),
         ("math:pi", "is a float"),
@@ -213,6 +215,38 @@ def test_a_spec_that_leads_nowhere_says_what_is_missing(spec, says):
 def test_a_name_in_a_file_that_is_no_factory_is_refused(file, name, says):
     with pytest.raises(ModelError, match=says):
         from_spec(f"{file}:{name}")
+
+
+MANY = """
+from functools import partial
+from dataclasses import dataclass
+from torch import nn
+from torch.nn import Linear
+
+SIZE = 3
+make = partial(nn.Linear, 64, 10)
+_hidden = lambda: None
+
+@dataclass
+class Config:
+    width: int = 3
+
+class Mine(nn.Sequential):
+    pass
+
+def build(classes):
+    return Mine()
+"""
+
+
+@pytest.mark.parametrize("spec", ["many.py:Missing", "many.py"])
+def test_only_the_networks_and_functions_of_a_file_are_named(tmp_path, monkeypatch, spec):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "many.py").write_text(MANY)
+    with pytest.raises(ModelError) as refused:
+        from_spec(spec)
+    fix = "known: Mine, build" if ":" in spec else "such as many.py:Mine"
+    assert str(refused.value).endswith(fix)
 
 
 @pytest.mark.parametrize("text", ["import no_such_thing", "def broken(:", "1 / 0", "raise SystemExit(3)"])
