@@ -43,7 +43,7 @@ HOW = {
     "workers": Way("processes that train clients side by side: auto or a number; no bit depends on it", "auto"),
     "engine": Way("where clients run; ray: on a cluster; no bit depends on it", "local", "local|ray"),
     "address": Way("a running Ray cluster, HOST:PORT or auto; without it --engine ray starts a private one here"),
-    "store": Way("where clients' memory rests; disk for very large federations", "memory", "memory|disk"),
+    "store": Way("where clients' memory rests; auto: memory, then disk", "auto", "auto|memory|disk"),
     "checkpoint_seconds": Way("seconds between checkpoints", "5", KINDS["number"]),
     "out": Way("the folder to write; a name under runs/ when not given"),
 }
@@ -75,6 +75,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     extra = [_setting(name) for name in Settings.model_fields]
     extra += [_way(name) for name in HOW]
     extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
+    extra.append(_flag("tune", "time image layouts and take the faster; the last bits of results depend on it"))
     extra.append(_flag("overwrite", "replace another run in --out"))
     extra.append(_flag("json", "print JSON on stdout, no progress"))
     extra.append(_flag("quiet", "no progress", "-q"))
@@ -192,9 +193,9 @@ def how(given: dict[str, Any]) -> Ways:
             )
         workers = 1
     check_engine(engine, given["address"])
-    store = given["store"] or "memory"
-    if store not in ("memory", "disk"):
-        raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use memory or disk")
+    store = given["store"] or "auto"
+    if store not in ("auto", "memory", "disk"):
+        raise ConfigError(f"store={store}: clients' memory rests in memory or on disk; use auto, memory or disk")
     seconds = number("checkpoint_seconds", given["checkpoint_seconds"], float, 0)
     options = Options(
         device=given["device"] or "cpu",
@@ -203,6 +204,7 @@ def how(given: dict[str, Any]) -> Ways:
         engine=engine,
         address=given["address"],
         store=store,
+        tune=bool(given.get("tune")),
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         progress=progress_for(Console(stderr=True), quiet),

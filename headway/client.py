@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from headway.models.net import Net, normalises_by_batch
 from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
 from headway.state import Broadcast, Client, Report
+from headway.steps import SGD, Alike
 from headway.tree import Tree, seed_of, stream
 
 if TYPE_CHECKING:
@@ -33,18 +34,23 @@ def first_client(recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
     return Client(k, first.only(lambda name: not recipe.share(name)), recipe.init_client(cast.w))
 
 
-def equipped(recipe: Recipe, task: Task, cast: Broadcast, client: Client, y: Tensor) -> Net:
+def equipped(recipe: Recipe, task: Task, cast: Broadcast, client: Client, y: Tensor, fresh: bool = True) -> Net:
     """The net as the client holds it on receiving the broadcast."""
-    net = task.net(recipe).load(cast.w, client.personal, cast.stats)
+    net = (task.net(recipe) if fresh else task.working_net(recipe)).load(cast.w, client.personal, cast.stats)
     if recipe.acting("equip"):
         net.load(recipe.equip(cast.sent, torch.bincount(y, minlength=task.classes)))
     return net
 
 
-def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) -> tuple[Report, Client]:
-    """One client's round: a pure function of its arguments."""
+def train_client(
+    recipe: Recipe, task: Task, cast: Broadcast, client: Client, apart_from_net: bool = True
+) -> tuple[Report, Client]:
+    """One client's round: a pure function of its arguments.
+
+    A caller that copies the answer at once need not have it in memory of its own (`apart_from_net=False`).
+    """
     x, y = task.data[client.id]
-    net = equipped(recipe, task, cast, client, y)
+    net = equipped(recipe, task, cast, client, y, fresh=False)
     phases = recipe.phases(task.epochs)
     lr = task.lr(cast.round)
     plan = [batch_plan(task, net, phase, len(y)) for phase in phases]
@@ -61,14 +67,31 @@ def train_client(recipe: Recipe, task: Task, cast: Broadcast, client: Client) ->
             buffers, loss = run_phase(recipe, task, local, phase, sizes, rng, client.momentum)
             momentum = momentum | buffers
 
-    w, stats = net.params().copy(), net.stats()
+    w, stats = net.params(), net.stats()
+    w = w.copy() if apart_from_net else w.map(Tensor.detach)
     with torch.no_grad():
         shared = w.only(recipe.share)
         send, keep = recipe.report(shared, local)
         up = recipe.upload(shared, local)
+    if apart_from_net:
+        send, keep, up = (apart(value, net) for value in (send, keep, up))
     report = Report(client.id, len(y), sum(s.steps for s in plan), up, stats.only(recipe.share), send, loss)
     personal = (w | stats).only(lambda name: not recipe.share(name))
     return report, Client(client.id, personal, keep, momentum if task.persist_momentum else Tree())
+
+
+def apart(value: Any, net: Net) -> Any:
+    """The same value without any tensor of the net's own: the next client trains in it."""
+    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+
+    def cut(v: Any) -> Any:
+        if isinstance(v, Tensor):
+            return v.detach().clone() if v.untyped_storage().data_ptr() in own else v
+        if isinstance(v, dict):
+            return type(v)({key: cut(part) for key, part in v.items()})
+        return [cut(part) for part in v] if isinstance(v, list) else v
+
+    return cut(value)
 
 
 def fit(
@@ -123,15 +146,11 @@ def run_phase(
     """Train through one phase; gives the momentum buffers and the mean loss of the last epoch."""
     net, y = local.net, local.y
     set_mode(net, phase, lone_sample=plan.lone_sample)
-    trained = {name: p for name, p in net.named_parameters() if phase.trains(name)}
-    sgd = optimiser(task, phase, trained, local.lr)
-    for name, p in trained.items():
-        if name in momentum:
-            sgd.state[p]["momentum_buffer"] = momentum[name].clone()
-
+    sgd = optimiser(task, phase, net, local.lr, momentum)
     features = fixed_features(task, local, phase)
     judge = recipe if phase.loss == "recipe" else FEDAVG
-    direct = judge is FEDAVG or not (recipe.acting("gradient") or recipe.acting("correct"))
+    watched = judge is not FEDAVG and (recipe.acting("gradient") or recipe.acting("correct"))
+    direct = not watched and task.clip_norm is None
     losses: list[Tensor] = []
     left = plan.steps
     for _ in range(phase.epochs):
@@ -140,24 +159,25 @@ def run_phase(
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
             index = i.repeat(2) if plan.doubled else i
             backward = Backward(recipe, task, local, phase, index, rng, losses, features)
-            if direct:
-                backward.run()  # nobody looks at the gradient: it goes from autograd to the optimiser
-            else:
-                g = judge.gradient(backward, local)
-                net.set_gradient(g | judge.correct(g.only(local.w0.__contains__), local))
-            if task.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(list(trained.values()), task.clip_norm)
-            sgd.step()
             left -= 1
-    buffers = {n: sgd.state[p].get("momentum_buffer") for n, p in trained.items() if p in sgd.state}
-    loss = float(torch.stack(losses).mean()) if losses else math.nan
-    return Tree({n: b.clone() for n, b in buffers.items() if b is not None}), loss
+            if direct:  # nobody looks at the gradient: it goes from autograd to the optimiser
+                loss = backward.loss(*backward.batch(0))
+                losses.append(loss.detach())
+                sgd.step(torch.autograd.grad(loss, sgd.params, allow_unused=True))
+                continue
+            g = judge.gradient(backward, local)
+            net.set_gradient(g | judge.correct(g.only(local.w0.__contains__), local))
+            if task.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(sgd.params, task.clip_norm)
+            sgd.step()
+    last = float(torch.stack(losses).mean()) if losses else math.nan
+    return sgd.buffers() if task.persist_momentum else Tree(), last
 
 
 def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
     """The client's features, computed once, when nothing that feeds the head moves and nothing changes the inputs."""
     net = local.net
-    moves = any(phase.trains(name) for name, _ in net.named_parameters() if in_body(name))
+    moves = any(phase.trains(name) for name in net.trainable() if in_body(name))
     changes = moves or phase.awake or task.augment or normalises_by_batch(net.body)
     return None if changes else net.features_of(local.x)
 
@@ -167,18 +187,19 @@ def rows_of(x: Tensor) -> Tensor:
     return rows
 
 
-def optimiser(task: Task, phase: Phase, trained: dict[str, nn.Parameter], lr: float) -> torch.optim.SGD:
+def optimiser(task: Task, phase: Phase, net: Net, lr: float, momentum: Tree) -> SGD:
     """Fresh for every phase; parameters that step alike are one group, so that one fused kernel moves them."""
     rate = rate_of(phase, lr)
     decay = task.weight_decay if phase.weight_decay is None else phase.weight_decay
-    groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
-    for name, p in trained.items():
-        alike = (rate * phase.lr(name), momentum_of(task, phase, name), 0.0 if phase.plain(name) else decay)
-        groups.setdefault(alike, []).append(p)
-    keys = ("lr", "momentum", "weight_decay")
-    return torch.optim.SGD(
-        [{"params": ps, **dict(zip(keys, alike, strict=True))} for alike, ps in groups.items()], lr=rate, fused=True
-    )
+    groups: dict[tuple[float, float, float], Alike] = {}
+    for name, p in net.trainable().items():
+        if phase.trains(name):
+            alike = (rate * phase.lr(name), momentum_of(task, phase, name), 0.0 if phase.plain(name) else decay)
+            group = groups.setdefault(alike, Alike(*alike))
+            group.params[name] = p
+            if name in momentum:
+                group.buffers[name] = momentum[name].to(p.device, copy=True)
+    return SGD(list(groups.values()))
 
 
 @dataclass(frozen=True)
@@ -288,7 +309,7 @@ def gradient_weights(
 ) -> Tree:  # fmt: skip
     """K_eff by parameter: what (w^t - w_k) / eta weighs in gradients; infinite where no phase trains it."""
     weights = Tree()
-    for name, p in net.named_parameters():
+    for name, p in net.trainable().items():
         if recipe.share(name):
             total = 0.0
             for phase, s in zip(phases, plan, strict=True):
@@ -316,7 +337,7 @@ def rate_of(phase: Phase, lr: float) -> float:
 
 def set_mode(net: Net, phase: Phase, lone_sample: bool) -> None:
     """Train mode only where something moves: a frozen extractor must not shift its running statistics."""
-    moving = [name for name, _ in net.named_parameters() if phase.trains(name)]
+    moving = [name for name in net.trainable() if phase.trains(name)]
     net.train(phase.awake)
     if phase.awake and not lone_sample:
         return
@@ -334,5 +355,8 @@ def named_randomness(task: Task, purpose: str, t: int, k: int) -> Iterator[torch
     """The stream of one client's round; whatever draws from the global generator (dropout) is seeded beside it."""
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed_of(task.seed, "dropout", purpose, t, k))
+        seed = seed_of(task.seed, "dropout", purpose, t, k)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also writes a traceback for every absent device
+        if devices:
+            torch.cuda.manual_seed(seed)
         yield stream(task.seed, purpose, t, k)

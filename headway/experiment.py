@@ -21,7 +21,8 @@ from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine
+from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine, SpillingStore
+from headway.engine.memory import keep_freed_memory
 from headway.engine.session import check_engine
 from headway.errors import CheckpointError, EngineError, WidthError
 from headway.methods import recipe as parse_recipe
@@ -47,6 +48,7 @@ from headway.state import Broadcast, Report, Server
 from headway.strict_json import strict
 from headway.task import Task, build
 from headway.tree import stream
+from headway.tuning import layout_for
 from headway.values import write_atomic
 
 
@@ -77,7 +79,8 @@ class Options:
     workers: int | None = 1  # processes that train clients; None: one a core
     engine: str = "local"  # or ray
     address: str | None = None  # of a running Ray cluster: HOST:PORT or auto; None: a private one on this machine
-    store: str = "memory"  # where clients' memory rests: memory, or disk for very large federations
+    tune: bool = False  # choose the layout of images by a short timing; bits then depend on the machine's choice
+    store: str = "auto"  # where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -111,11 +114,14 @@ def execute(
         for text in notes_of(parsed, task):
             options.progress.say(f"note: {text}")
         if begun := can_continue(out, identity, options.overwrite):
-            options = replace(options, threads=read_json(out / "config.json")["options"]["threads"])
+            started = read_json(out / "config.json")["options"]
+            options = replace(options, threads=started["threads"])
             set_threads(options)
+            task = task.in_layout(started.get("layout", task.layout))
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
+            task = task.in_layout(layout_for(task)) if options.tune else task
             clear(out)
             write_head(out, parsed, task, identity, options)
         try:
@@ -154,6 +160,7 @@ def resume(
     parsed = parse_recipe(config["recipe"])
     set_threads(options)
     task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
+    task = task.in_layout(config["options"].get("layout", task.layout))
     identity = {"recipe": str(parsed)} | task.fingerprint()
     with locked(out):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
@@ -170,8 +177,7 @@ class Experiment:
     def __init__(self, recipe: Recipe, task: Task, out: Path, identity: Mapping[str, Any], options: Options):
         self.recipe, self.task, self.out, self.options = recipe, task, out, options
         self.checkpoints = Checkpoints(out / "checkpoint", identity)
-        store = DirectoryStore(out / "working", task.device) if options.store == "disk" else ClientStore()
-        self.engine = engine_for(recipe, task, options, store, self._tick)
+        self.engine = engine_for(recipe, task, options, store_for(out, task, options), self._tick)
         self.ids = personal_ids(task)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
@@ -392,6 +398,24 @@ def engine_for(
     return PoolEngine(recipe, task, workers, store, tick)
 
 
+def store_for(out: Path, task: Task, options: Options) -> ClientStore:
+    """Where what clients remember rests while the run lasts."""
+    if options.store == "memory":
+        return ClientStore()
+    if options.store == "disk":
+        return DirectoryStore(out / "working", task.device)
+    return SpillingStore(out / "working", memory_of_machine() // 4, task.device)
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 8 * 2**30
+
+
 def set_threads(options: Options) -> None:
+    keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headway.values import named
 
+
+@named
 @dataclass(frozen=True)
 class Moments:
     """Count, mean and scatter of a set of vectors, in float64."""
@@ -55,6 +58,7 @@ class Moments:
         return (self.mean.cpu() + draws).float().to(self.mean.device)
 
 
+@named
 @dataclass(frozen=True)
 class Gram:
     """What a ridge regression needs of a set of vectors z with one-hot labels Y: A = Z^T Z and B = Z^T Y."""

@@ -117,7 +117,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "settings": task.settings.model_dump(),
         "options": {
             "device": options.device, "threads": torch.get_num_threads(), **options.engine_record(),
-            "store": options.store,
+            "store": options.store, "layout": task.layout,
         },
         "identity": dict(identity),
         "versions": {

@@ -34,6 +34,9 @@ class Client:
     kept: Notes
     momentum: Tree = field(default_factory=Tree)  # the optimiser's buffers, kept only when the task says so (D3)
 
+    def nbytes(self) -> int:
+        return self.personal.nbytes() + nbytes(self.kept) + self.momentum.nbytes()
+
     @property
     def blank(self) -> bool:
         """Nothing to remember: the client need not be stored at all."""

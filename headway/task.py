@@ -59,6 +59,7 @@ class Task:
     data: ClientData
     tests: ClientData
     augment: augment.Augment
+    layout: str = "channels_first"  # of images in memory (tuning.py)
     _nets: dict[str, Net] = field(default_factory=dict, repr=False)
 
     # ---- what hooks and the loop read
@@ -131,6 +132,14 @@ class Task:
         """A fresh net whose head has this shape."""
         return copy.deepcopy(self._template(spec))
 
+    def working_net(self, recipe: Recipe) -> Net:
+        """A net whose parameters and statistics the caller is about to set: made once and used again and again."""
+        key = f"working {json.dumps(recipe.head(), sort_keys=True)}"
+        if key not in self._nets:
+            self._nets[key] = self.net(recipe)
+        net = self._nets[key].train()
+        return net.load(self._template(recipe.head()).frozen()) if recipe.acting("equip") else net
+
     def first_params(self, recipe: Recipe) -> Tree:
         return self._template(recipe.head()).params().copy()
 
@@ -147,8 +156,12 @@ class Task:
                 pretrained.load_head(head, Path(str(self.settings.weights)))
             d = self.dataset
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
-            self._nets[key] = Net(body, head, self.classes, inputs).to(self.device)
+            self._nets[key] = Net(body, head, self.classes, inputs).to(self.device).laid_out(self.layout)
         return self._nets[key]
+
+    def in_layout(self, layout: str) -> Task:
+        """The same task with its nets in this layout; only images have one."""
+        return self if layout == self.layout or len(self.dataset.shape) != 3 else replace(self, layout=layout, _nets={})
 
     def for_recipe(self, recipe: Recipe) -> Task:
         """The task as this recipe sees it: pooled at one client, where the recipe says so."""

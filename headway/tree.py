@@ -70,11 +70,21 @@ class Tree(dict[str, Tensor]):
 
 
 def mean(trees: Sequence[Tree], p: Sequence[float]) -> Tree:
-    """sum_k p_k * tree_k, added in the order given."""
-    parts = [q * tree for q, tree in zip(p, trees, strict=True)]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    """sum_k p_k * tree_k, added in the order given.
+
+    The terms pass through one piece of memory each. Multiplying and adding stay two steps: fused they would round
+    otherwise at the ends of vectors, and sums must not depend on how memory is laid out.
+    """
+    first, *others = trees
+    total, term = p[0] * first, first.zeros()
+    for q, tree in zip(p[1:], others, strict=True):
+        if tree.keys() != total.keys():
+            raise ValueError("trees differ in their names; a mean needs the same names everywhere")
+        for name, v in tree.items():
+            if v.requires_grad or v.dtype != total[name].dtype:
+                total[name] = total[name] + q * v
+            else:
+                total[name].add_(torch.mul(v, q, out=term[name]))
     return total
 
 

@@ -18,6 +18,13 @@ from headway.errors import CheckpointError, DiskError
 from headway.tree import Tree
 
 T = TypeVar("T")
+NAMED: dict[str, type] = {}  # dataclasses that come back as what they were
+
+
+def named(cls: type[T]) -> type[T]:
+    """A dataclass that pieces put into notes and surveys: it comes back as itself."""
+    NAMED[cls.__name__] = cls
+    return cls
 
 
 def flatten(value: Any, tensors: dict[str, Tensor], path: str = "v") -> Any:
@@ -27,7 +34,9 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "v") -> Any:
         return {"tensor": path}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {"fields": {k: flatten(v, tensors, f"{path}/{k}") for k, v in parts.items()}}
+        flat = {k: flatten(v, tensors, f"{path}/{k}") for k, v in parts.items()}
+        name = type(value).__name__
+        return {"named": [name, flat]} if NAMED.get(name) is type(value) else {"fields": flat}
     if isinstance(value, dict):
         kind = "tree" if isinstance(value, Tree) else "dict"
         items = [[k, flatten(v, tensors, f"{path}/{k}")] for k, v in value.items()]
@@ -42,10 +51,12 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "v") -> Any:
 
 
 def unflatten(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value again; dataclasses come back as dicts of their fields."""
+    """The value again; dataclasses come back as dicts of their fields, named ones as themselves."""
     ((kind, body),) = skeleton.items()
     if kind == "tensor":
         return tensors[body]
+    if kind == "named":
+        return NAMED[body[0]](**{k: unflatten(v, tensors) for k, v in body[1].items()})
     if kind == "fields":
         return {k: unflatten(v, tensors) for k, v in body.items()}
     if kind == "tree":

@@ -95,3 +95,11 @@ def test_values_come_back_through_shared_memory_or_beside_it():
     for size in (4096, 8):  # with room for all, and with room for almost nothing
         room = Room(size)
         toy.assert_same(room.unpack(room.pack(value), copy=True), value)
+
+
+@pytest.mark.parametrize("text", ["ccvr", "oracle", "ffc"])
+def test_surveys_are_answered_side_by_side_to_the_same_bits(text, pooled):
+    task, recipe = toy.skewed(6, train_size=300), parse(text)
+    net = rounds.global_net(rounds.begin(recipe, task), recipe, task)
+    mine, theirs = (list(e.survey(recipe, task, net)) for e in (LocalEngine(), pooled(recipe, task, 2)))
+    toy.assert_same(theirs, mine)

@@ -2,6 +2,6 @@
 
 from headway.engine.local import Engine, LocalEngine, PersonalResult
 from headway.engine.pool import PoolEngine
-from headway.engine.store import ClientStore, DirectoryStore
+from headway.engine.store import ClientStore, DirectoryStore, SpillingStore
 
-__all__ = ["ClientStore", "DirectoryStore", "Engine", "LocalEngine", "PersonalResult", "PoolEngine"]
+__all__ = ["ClientStore", "DirectoryStore", "Engine", "LocalEngine", "PersonalResult", "PoolEngine", "SpillingStore"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headway.engine.local import LocalEngine, PersonalResult
-from headway.engine.remote import Hand, Parcel, as_surveyed, order_of
+from headway.engine.remote import Hand, Parcel, order_of
 from headway.engine.session import Session
 from headway.engine.store import ClientStore
 from headway.engine.transport import from_array, to_array
@@ -244,7 +244,7 @@ class RayEngine(LocalEngine):
         ids = task.everyone()
         answers = self.crew.spread("survey", ids, lambda k: (number, parcel, k), self.tick, "client")
         for answer in in_order(ids, answers):
-            yield as_surveyed(from_array(answer, task.device))
+            yield from_array(answer, task.device)
 
     def logits(self, task: Task, net: Net) -> Tensor:
         """Chunks of the test set over the workers; the same chunks as in one process."""

@@ -87,11 +87,8 @@ class LocalEngine:
         """One client's answer after another: whoever pools them need not hold them all."""
         for k in range(len(task.data)):
             self.tick(k, len(task.data))
-            x, y = task.data[k]
-            if len(y):
-                with torch.no_grad():
-                    answer = recipe.survey(net, x, y)
-                yield answer
+            if task.data.size(k):
+                yield surveyed(recipe, task, net, k)
 
     def personal(
         self,
@@ -120,6 +117,12 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing to end here."""
+
+
+@torch.no_grad()
+def surveyed(recipe: Recipe, task: Task, net: Net, k: int) -> dict[str, Any]:
+    """One client's answer to the survey."""
+    return recipe.survey(net, *task.data[k])
 
 
 def evaluate_personal(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headway.client import first_client, train_client
-from headway.engine.local import LocalEngine, PersonalResult, evaluate_personal
+from headway.engine.local import LocalEngine, PersonalResult, evaluate_personal, surveyed
 from headway.engine.store import ClientStore
 from headway.engine.transport import Room
 from headway.local import Phase
@@ -131,6 +131,10 @@ class PoolEngine(LocalEngine):
                 if kind == "logits":
                     pipe.send((rest[0], self.slots[rest[1]].pack({"z": self._part(net, rest[0])})))
                     continue
+                if kind == "survey":
+                    k, slot = rest[:2]
+                    pipe.send((k, slot, self.slots[slot].pack(surveyed(self.recipe, self.task, net, k))))
+                    continue
                 k, slot, message, how = rest
                 assert cast is not None
                 client = Client(**self.inboxes[number].unpack(message)) if message else None
@@ -145,7 +149,7 @@ class PoolEngine(LocalEngine):
 
     def _answer(self, kind: str, cast: Broadcast, client: Client, room: Room, how: Any) -> bytes:
         if kind == "train":
-            report, after = train_client(self.recipe, self.task, cast, client)
+            report, after = train_client(self.recipe, self.task, cast, client, apart_from_net=False)
             return room.pack({"report": report, "client": after})
         phases, keep = self._phases, how
         return room.pack(evaluate_personal(self.recipe, self.task, cast, client, phases, keep))
@@ -154,7 +158,7 @@ class PoolEngine(LocalEngine):
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
         self._pending = []
-        for value in self._spread("train", cast, ids, None):
+        for _, value in self._spread("train", ("cast", self.cast_room.pack(cast)), ids, None):
             reports.append(Report(**value["report"]))
             self._pending.append(Client(**value["client"]))
         return reports
@@ -171,8 +175,18 @@ class PoolEngine(LocalEngine):
         self._renew()  # phases hold functions, so workers are forked anew instead of sent them
         for start in range(0, len(ids), self.most):
             part = ids[start : start + self.most]
-            results = [PersonalResult(**v) for v in self._spread("personal", cast, part, keep)]
+            opened = ("cast", self.cast_room.pack(cast))
+            results = [PersonalResult(**v) for _, v in self._spread("personal", opened, part, keep)]
             yield from sorted(results, key=lambda r: r.client)
+
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
+        """Clients over the workers, a handful at a time; answers come in the order of the clients."""
+        ids = task.everyone()
+        for start in range(0, len(ids), self.most):
+            part = ids[start : start + self.most]
+            opened = ("net", self.cast_room.pack({"spec": net.head.spec, "tensors": net.tensors()}))
+            answers = dict(self._spread("survey", opened, part, None))
+            yield from (answers[k] for k in part)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -188,9 +202,11 @@ class PoolEngine(LocalEngine):
         self.close()
         self.workers = [Worker(self._work(w)) for w in range(count)]
 
-    def _spread(self, kind: str, cast: Broadcast, ids: Sequence[int], how: Any) -> Iterable[dict[str, Any]]:
-        """Clients over workers, largest first; a worker that dies is replaced and its client trained again."""
-        packed = self.cast_room.pack(cast)
+    def _spread(self, kind: str, opened: Any, ids: Sequence[int], how: Any) -> Iterable[tuple[int, dict[str, Any]]]:
+        """Clients over workers, largest first; a worker that dies is replaced and its client's work done again.
+
+        `opened` is what every worker hears first: the broadcast, or a net.
+        """
         slot_of = {k: slot for slot, k in enumerate(ids)}
         queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
         at_work: dict[int, int] = {}
@@ -201,13 +217,13 @@ class PoolEngine(LocalEngine):
             if not queue:
                 return
             k = queue.pop()
-            client = self.store.get(k)
+            client = self.store.get(k) if kind != "survey" else None
             message = self.inboxes[w].pack(client) if client is not None else b""
             self.workers[w].pipe.send((kind, k, slot_of[k], message, how))
             at_work[w] = k
 
         for w, worker in enumerate(self.workers):
-            worker.pipe.send(("cast", packed))
+            worker.pipe.send(opened)
             give(w)
         while at_work:
             self.tick(done, len(ids))
@@ -223,13 +239,13 @@ class PoolEngine(LocalEngine):
                             f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
                         ) from None
                     self._replace(w)
-                    self.workers[w].pipe.send(("cast", packed))
+                    self.workers[w].pipe.send(opened)
                     queue.append(k)
                     give(w)
                     continue
                 give(w)
                 done += 1
-                yield self.slots[slot].unpack(message, copy=kind == "personal")  # a round's are read before the next
+                yield k, self.slots[slot].unpack(message, copy=kind != "train")  # a round's are read before the next
         self.tick(done, len(ids))
 
     def logits(self, task: Task, net: Net) -> Tensor:

@@ -21,12 +21,11 @@ import headway
 from headway import rounds
 from headway.client import first_client, train_client
 from headway.data import Dataset, load
-from headway.engine.local import evaluate_personal
+from headway.engine.local import evaluate_personal, surveyed
 from headway.engine.transport import from_array, to_array
 from headway.errors import HeadwayError
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net, chunks
-from headway.moments import Moments
 from headway.settings import Settings, settings
 from headway.state import Broadcast, Client
 from headway.task import Task, build
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from headway.recipes import Recipe
 
 Parcel = NDArray[np.uint8]  # a value on its way, see transport.to_array
-MOMENTS = "moments of a class"
 SUMMARY = "summary.json"
 
 
@@ -47,6 +45,7 @@ def order_of(recipe: Recipe, task: Task, threads: int) -> dict[str, Any]:
         "identity": identity_of(recipe, task),
         "device": task.device.type,  # a worker with one GPU of its own sees it as the first
         "threads": threads,
+        "layout": task.layout,
         "folder": str(Path.cwd()),  # names of files start here
     }
 
@@ -71,6 +70,7 @@ class Builder:
             os.chdir(order["folder"])
         recipe, s = parse_recipe(order["recipe"]), settings(order["settings"])
         task = build(s, dataset=self._dataset(s), device=order["device"]).for_recipe(recipe)
+        task = task.in_layout(order["layout"])
         here, wanted = identity_of(recipe, task), order["identity"]
         if differ := [k for k in {**wanted, **here} if here.get(k) != wanted.get(k)]:
             shown = ", ".join(f"{k}: {here.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
@@ -103,7 +103,7 @@ class Hand:
 
     def train(self, number: int, cast: Parcel, k: int, client: Parcel | None) -> Parcel:
         received = self._cast(number, cast)
-        report, after = train_client(self.recipe, self.task, received, self._client(received, k, client))
+        report, after = train_client(self.recipe, self.task, received, self._client(received, k, client), False)
         return to_array({"report": report, "client": after})
 
     def personal(self, number: int, cast: Parcel, k: int, client: Parcel | None, trains: bool, keep: bool) -> Parcel:
@@ -113,10 +113,8 @@ class Hand:
         mine = self._client(received, k, client)
         return to_array(evaluate_personal(self.recipe, self.task, received, mine, phases, keep))
 
-    @torch.no_grad()
     def survey(self, number: int, net: Parcel, k: int) -> Parcel:
-        x, y = self.task.data[k]
-        return to_array(plain(self.recipe.survey(self._net(number, net), x, y)))
+        return to_array(surveyed(self.recipe, self.task, self._net(number, net), k))
 
     @torch.no_grad()
     def logits(self, number: int, net: Parcel, part: int) -> Parcel:
@@ -170,17 +168,3 @@ def files_of(run: Path) -> list[tuple[str, bytes]]:
     """A run directory as names and bytes; its summary, which makes a run a finished one, comes last."""
     names = [str(p.relative_to(run)) for p in run.rglob("*") if p.is_file() and not p.name.startswith(".")]
     return [(name, (run / name).read_bytes()) for name in sorted(names, key=lambda n: (n == SUMMARY, n))]
-
-
-def plain(value: Any) -> Any:
-    """A survey in plain dicts; a dataclass would come back as one without its name."""
-    if isinstance(value, Moments):
-        return {MOMENTS: vars(value)}
-    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def as_surveyed(value: Any) -> Any:
-    """The survey as the client gave it."""
-    if isinstance(value, dict):
-        return Moments(**value[MOMENTS]) if MOMENTS in value else {k: as_surveyed(v) for k, v in value.items()}
-    return value

@@ -31,6 +31,51 @@ class ClientStore:
                 self.changed.add(client.id)
 
 
+class SpillingStore(ClientStore):
+    """In memory up to a budget; beyond it, those who took part longest ago rest in a folder until they are asked for.
+
+    Which clients rest where changes no bit of anything.
+    """
+
+    def __init__(self, folder: Path, budget: int, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.budget, self.device = budget, device
+        self.folder = folder
+        self._disk: DirectoryStore | None = None
+        self._sizes: dict[int, int] = {}
+        self._held = 0  # bytes in memory
+
+    @property
+    def disk(self) -> DirectoryStore:
+        """Made when it is first needed: most runs never do."""
+        if self._disk is None:
+            self._disk = DirectoryStore(self.folder, self.device)
+        return self._disk
+
+    def ids(self) -> list[int]:
+        return sorted({*self._clients, *(self._disk.ids() if self._disk else [])})
+
+    def get(self, k: int) -> Client | None:
+        if k in self._clients:
+            return self._clients[k]
+        return self._disk.get(k) if self._disk else None
+
+    def put(self, clients: Iterable[Client]) -> None:
+        for client in clients:
+            if client.blank:
+                continue
+            self._clients.pop(client.id, None)  # to the end: the youngest
+            self._clients[client.id] = client
+            self._held += client.nbytes() - self._sizes.get(client.id, 0)
+            self._sizes[client.id] = client.nbytes()
+            self.changed.add(client.id)
+        while self._held > self.budget and len(self._clients) > 1:
+            k, oldest = next(iter(self._clients.items()))
+            self.disk.put([oldest])
+            self._held -= self._sizes.pop(k)
+            del self._clients[k]
+
+
 class DirectoryStore(ClientStore):
     """The same in a folder, one file a client: memory stays flat however many have taken part.
 

@@ -14,18 +14,17 @@ RUNNING = ("running_mean", "running_var")
 class Normalise(nn.Module):
     """Stored values -> floats of about zero mean and unit spread, channel by channel (or feature by feature)."""
 
-    mean: Tensor
-    std: Tensor
+    shift: Tensor
+    factor: Tensor
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], scale: float, dims: int):
         super().__init__()
         shape = (-1,) + (1,) * (dims - 1)  # images [C, H, W], tables [F]
-        self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(shape), persistent=False)
-        self.scale = scale
+        self.register_buffer("shift", torch.tensor(mean).view(shape) / scale, persistent=False)
+        self.register_buffer("factor", scale / torch.tensor(std).view(shape), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x.float() * self.scale - self.mean) / self.std  # [B, ...]
+        return (x - self.shift) * self.factor  # [B, ...]: (x scale - mean) / std in two steps
 
 
 def normalises_by_batch(module: nn.Module) -> bool:
@@ -48,6 +47,9 @@ class Net(nn.Module):
         super().__init__()
         self.body, self.head, self.classes = body, head, classes
         self.inputs = nn.Identity() if inputs is None else inputs
+        self.channels_last = False  # images lie with their channels innermost: faster for some bodies (tuning.py)
+        self._names: tuple[tuple[int, int, int], dict[str, nn.Parameter]] | None = None
+        self._thawed = 0  # times that buffers became parameters
         self._all: Tensor | None = None  # inputs whose features a frozen net may keep
         self._table: Tensor | None = None  # [n, d]
 
@@ -55,8 +57,16 @@ class Net(nn.Module):
         rows = getattr(x, "rows", None) if self._all is not None else None
         if rows is not None:
             return self._remembered()[rows]
-        h: Tensor = self.body(self.inputs(x))
+        x = self.inputs(x)
+        h: Tensor = self.body(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)
         return h  # [B, d]
+
+    def laid_out(self, layout: str) -> Net:
+        """The same net with its images and filters in this layout; the numbers differ in their last bits."""
+        self.channels_last = layout == "channels_last"
+        if self.channels_last:
+            self.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
 
     def remembering(self, x: Tensor) -> Net:
         """For a net that learns nothing: batches that know their rows in x are looked up, once all are computed."""
@@ -96,8 +106,15 @@ class Net(nn.Module):
             e: Tensor = head.embed(self.features_of(x))  # type: ignore[operator]
         return e
 
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters by name, looked up once: walking the modules costs as much as a small step."""
+        made = (id(self.body), id(self.head), self._thawed)
+        if self._names is None or self._names[0] != made:
+            self._names = (made, dict(self.named_parameters()))
+        return self._names[1]
+
     def params(self) -> Tree:
-        return Tree(self.named_parameters())
+        return Tree(self.trainable())
 
     def stats(self) -> Tree:
         """BatchNorm's running means and variances; the step counter is of no use and stays at home."""
@@ -109,25 +126,28 @@ class Net(nn.Module):
 
     def gradient(self) -> Tree:
         return Tree(
-            {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in self.named_parameters()},
+            {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in self.trainable().items()},
         )
 
     def set_gradient(self, g: Tree) -> None:
-        for name, p in self.named_parameters():
+        for name, p in self.trainable().items():
             if name in g:
                 p.grad = g[name].detach()
 
     @torch.no_grad()
     def load(self, *trees: Tree) -> Net:
         """Copy the trees' numbers in; a name the net does not have is an error."""
-        slots: dict[str, Tensor] = {**dict(self.named_buffers()), **dict(self.named_parameters())}
+        params, buffers = self.trainable(), None
         for tree in trees:
             for name, value in tree.items():
-                slots[name].copy_(value)
+                if name not in params and buffers is None:
+                    buffers = dict(self.named_buffers())
+                (params[name] if buffers is None or name in params else buffers[name]).copy_(value)
         return self
 
     def thaw(self, names: Names) -> Net:
         """Turn the frozen head tensors of these names into parameters: personalisation may move them."""
+        self._thawed += 1
         for module_name, module in self.head.named_modules(prefix="head"):
             for key, value in list(module.named_buffers(recurse=False)):
                 if names(f"{module_name}.{key}") and value.is_floating_point():

@@ -201,17 +201,17 @@ def test_frozen_tensors_do_not_move(text, task):
 
     class Watching(LocalEngine):
         def train(self, recipe, task, cast, ids):
-            original = task.net
+            original = task.working_net
 
             def remembering(r):
                 trained.append(original(r))
                 return trained[-1]
 
-            object.__setattr__(task, "net", remembering)
+            object.__setattr__(task, "working_net", remembering)
             try:
                 return super().train(recipe, task, cast, ids)
             finally:
-                object.__delattr__(task, "net")
+                object.__delattr__(task, "working_net")
 
     server, _ = played(recipe, task, 2, engine=Watching())
     first = task.net(recipe).frozen()

@@ -1,0 +1,17 @@
+"""The C library's memory: kept once it was asked for, instead of given back after every step and faulted in again."""
+
+from __future__ import annotations
+
+import ctypes
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # names of malloc.h
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to hold on to freed memory; forked workers inherit it. False where there is no glibc."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library, another system
+        return False
+    large = any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # older versions refuse more than 32 MB
+    return bool(large and mallopt(M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(M_TOP_PAD, 2**26))
