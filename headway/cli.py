@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition."""
+"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import headway
-from headway.cli_options import how, shared_options, task_values
+from headway.cli_options import MOST_THREADS, how, number, out_of, shared_options, task_values
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -180,6 +180,30 @@ def partition_command(**given: Any) -> None:
         prepare_folder(ways.out)
         drawn.save(ways.out)
     emit(ways.json, drawn.record(), lambda c: drawn.print(c, ways.out))
+
+
+@app.command("bench")
+def bench_command(
+    only: str = typer.Option(None, "--only", help="some of w1,w2,w3,methods,heads,ccvr,growth,start; all if not given"),
+    repeats: str = typer.Option("5", "--repeats", help="turns of every subject; figures are their medians"),
+    workers: str = typer.Option(
+        "auto", "--workers", help="processes that train clients: auto (one a core) or a number"
+    ),
+    out: str = typer.Option(None, "--out", help="a file to which one line with all figures is added"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
+) -> None:
+    """How fast this machine runs federated rounds: against a plain training loop, and against the targets."""
+    asked = number("repeats", repeats, int, 1, 1000)
+    processes = None if workers == "auto" else number("workers", workers, int, 1, MOST_THREADS)
+    place = out_of(out)
+    from headway.bench import report
+
+    console = Console(stderr=True, quiet=quiet or as_json)
+    result = report.bench(
+        report.groups_of(only), asked, processes, place, lambda text: console.print(text, markup=False, highlight=False)
+    )
+    emit(as_json, result, lambda c: report.show(c, result))
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
