@@ -1,5 +1,6 @@
 # make demo   set up, then compare five recipes on the embedded digits data
 # make test   set up, then run the tests (make slow adds the long ones)
+# make bench  measure against the plain loop on an idle machine; adds a line to bench/history.jsonl
 # make cards  write docs/methods/ anew from the code, the guide and the published tables
 # make setup  leaves a working .venv/bin/headway
 
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test slow lint types check cards clean
+.PHONY: setup demo test slow lint types check bench cards clean
 
 setup: $(STAMP)
 
@@ -34,6 +35,9 @@ types: setup
 	$(BIN)/mypy
 
 check: test lint types
+
+bench: setup
+	$(BIN)/headway bench --out bench/history.jsonl
 
 cards: setup
 	$(BIN)/python -m headway.cards docs/methods

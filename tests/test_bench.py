@@ -208,7 +208,10 @@ def test_memory_of_a_family_counts_children_and_shared_pages_once():
         process.communicate()
 
 
-def test_a_subject_that_fails_says_why():
+def test_a_subject_that_fails_says_why(tmp_path, monkeypatch):
+    (tmp_path / "headway").mkdir()
+    (tmp_path / "headway" / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    monkeypatch.chdir(tmp_path)  # the package under test is measured, wherever the user stands
     with pytest.raises(RuntimeError, match="nonsense"):
         runner.Live("nonsense", "random", "auto").__enter__()
 

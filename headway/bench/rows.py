@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.bench.runner import Measured, Say, alternate, ratio
+from headway.bench.runner import PYTHON, Measured, Say, alternate, ratio, same_package
 from headway.bench.workloads import WORKLOADS
 
 METHODS = {"scaffold": 1.10, "fedprox": 1.10, "moon": 1.8, "fedetf": 1.08, "gmv": 1.10}
@@ -134,12 +133,12 @@ def start(how: How) -> list[Row]:
 
 
 def first_line(how: How) -> float:
-    call = [sys.executable, "-c", "from headway.cli import main; main()", "run", "fedavg", "--data", "digits"]
+    call = [*PYTHON, "-c", "from headway.cli import main; main()", "run", "fedavg", "--data", "digits"]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = subprocess.Popen(  # noqa: S603  this very interpreter and package
             [*call, "--rounds", "1", "--out", str(Path(folder) / "run")],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=same_package(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stderr is not None
         with process.stderr as lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -10,12 +11,21 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
+import headway
 from headway.bench.memory import PeakMemory
 
+PYTHON = (sys.executable, "-P")  # -P: a folder named headway where the user stands is not the package
 DISTURBED = 0.1  # others on the machine held more than this share of its cores
 Say = Callable[[str], None]
+
+
+def same_package() -> dict[str, str]:
+    """The environment in which a new process finds the headway that is running here, installed or not."""
+    here = str(Path(headway.__file__).parent.parent)
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,8 @@ class Live:
     def __enter__(self) -> Self:
         self._errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(  # noqa: S603  this very interpreter and package
-            [sys.executable, "-m", "headway.bench.subject", self.name, self.data, self.workers],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            [*PYTHON, "-m", "headway.bench.subject", self.name, self.data, self.workers],
+            env=same_package(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         self.memory = PeakMemory(self.process.pid)
         with self.memory.watching():
