@@ -201,7 +201,11 @@ def bench_command(
 
     console = Console(stderr=True, quiet=quiet or as_json)
     result = report.bench(
-        report.groups_of(only), asked, processes, place, lambda text: console.print(text, markup=False, highlight=False)
+        report.groups_of(only),
+        asked,
+        processes,
+        place,
+        lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )
     emit(as_json, result, lambda c: report.show(c, result))
 

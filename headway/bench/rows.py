@@ -115,11 +115,11 @@ def growth(how: How) -> list[Row]:
     rows = []
     for n, mine in found.items():
         last = n == CLIENTS[-1]
-        seconds, size = ratio(mine, first), mine.peak_bytes / max(first.peak_bytes, 1)
+        seconds, size = ratio(mine, first), mine.round_bytes / max(first.round_bytes, 1)
         rows += [
             Row(f"time N={n:,}", f"{mine.per_round:.3f} s/round, ten participants; against N=100", seconds,
                 1.10 if last else None, details=mine.record()),
-            Row(f"memory N={n:,}", f"{mine.peak_bytes / 1e6:.0f} MB in all; against N=100", size,
+            Row(f"memory N={n:,}", f"{mine.round_bytes / 1e6:.0f} MB in all during rounds; against N=100", size,
                 1.05 if last else None),
         ]  # fmt: skip
     return rows

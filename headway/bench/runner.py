@@ -35,7 +35,8 @@ class Measured:
     name: str
     about: dict[str, Any]
     turns: Sequence[dict[str, Any]]
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # from the start of the process on
+    round_bytes: int = 0  # during rounds: reading the data may take more for a moment
 
     def median(self, field: str) -> float:
         """Of a field as a turn reports it."""
@@ -68,6 +69,7 @@ class Measured:
             "cpu_seconds_per_round": self.median("cpu_seconds") / self.median("rounds"),
             "faults_per_round": self.faults,
             "peak_mb": self.peak_bytes / 1e6,
+            "round_peak_mb": self.round_bytes / 1e6,
             "foreign_load": self.foreign,
             "turns": [turn["seconds"] / turn["rounds"] for turn in self.turns],
             **self.about,
@@ -95,8 +97,8 @@ class Live:
             [*PYTHON, "-m", "headway.bench.subject", self.name, self.data, self.workers],
             env=same_package(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
-        self.memory = PeakMemory(self.process.pid)
-        with self.memory.watching():
+        self.opening, self.memory = PeakMemory(self.process.pid), PeakMemory(self.process.pid)
+        with self.opening.watching():
             self.about = self._answer()
         return self
 
@@ -133,7 +135,8 @@ class Live:
         return answer
 
     def measured(self, chosen: Sequence[int]) -> Measured:
-        return Measured(self.name, self.about, [self.turns[i] for i in chosen], self.memory.peak)
+        turns, during = [self.turns[i] for i in chosen], self.memory.peak
+        return Measured(self.name, self.about, turns, max(self.opening.peak, during), during)
 
 
 def alternate(
@@ -146,13 +149,13 @@ def alternate(
         if watched:
             for one in live:
                 one.watched_turn()
-        disturbed: list[float] = []
+        disturbed: list[float] = []  # what others held, cycle by cycle
         while sum(share <= DISTURBED for share in disturbed) < repeats and len(disturbed) < 2 * repeats:
             for one in live:
                 one.turns.append(one.turn())
             disturbed.append(max(one.turns[-1]["foreign"] for one in live))
             shown = ", ".join(f"{one.name} {one.turns[-1]['seconds'] / one.turns[-1]['rounds']:.3g} s" for one in live)
-            say(f"{len(disturbed)}/{repeats}: {shown}; others held {100 * disturbed[-1]:.0f} % of the cores")
+            say(f"cycle {len(disturbed)} of {repeats}: {shown}; others held {100 * disturbed[-1]:.0f} % of the cores")
         if watched:
             for one in live:
                 one.watched_turn()

@@ -201,7 +201,8 @@ def subject(name: str, data: str, workers: int | None) -> Subject:
     makers: dict[str, Callable[[], Subject]] = {
         "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or cores)),
         "headway": lambda: federation(rest, x, workers),
-        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers, turns=5),
+        # the same processes for every N: left to itself, a run counts stored samples, and here clients share them
+        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or cores, turns=5),
         "cached": lambda: HeadOnly(rest, x, cache=True),
         "uncached": lambda: HeadOnly(rest, x, cache=False),
         "ccvr": lambda: Calibration(CCVR, task_of(WORKLOADS["whole"], x), workers, turns=1),
