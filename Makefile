@@ -1,6 +1,7 @@
 # make demo   set up, then compare five recipes on the embedded digits data
 # make test   set up, then run the tests (make slow adds the long ones)
 # make ray    install the extra `ray`, then run its tests on real clusters
+# make bench  measure against the plain loop on an idle machine; adds a line to bench/history.jsonl
 # make cards  write docs/methods/ anew from the code, the guide and the published tables
 # make setup  leaves a working .venv/bin/headway, and says so
 
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test slow ray lint types check cards clean
+.PHONY: setup demo test slow ray lint types check bench cards clean
 
 setup: $(STAMP)
 	@echo "ready: $(BIN)/headway, or \`. $(BIN)/activate\` and then headway"
@@ -40,6 +41,9 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 check: test lint types
+
+bench: $(STAMP)
+	$(BIN)/headway bench --out bench/history.jsonl
 
 cards: $(STAMP)
 	$(BIN)/python -m headway.cards docs/methods

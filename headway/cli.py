@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition."""
+"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from rich.console import Console
 import headway
 from headway.cli_help import Command, usage_sentence
 from headway.cli_options import (
+    MOST_THREADS,
     PARTITION,
     engine_of,
     filled,
     how,
+    number,
     out_of,
     partition_options,
     run_folder,
@@ -245,6 +247,34 @@ def says(path: str, quiet: bool) -> Callable[[str], None]:
 
     progress = progress_for(Console(stderr=True), quiet)
     return lambda text: progress.say(f"{path}: {text}")
+
+
+@app.command("bench", cls=Command)
+def bench_command(
+    only: str = typer.Option(None, "--only", help="some of w1,w2,w3,methods,heads,ccvr,growth,start; all if not given"),
+    repeats: str = typer.Option("5", "--repeats", help="turns of every subject; figures are their medians"),
+    workers: str = typer.Option(
+        "auto", "--workers", help="processes that train clients: auto (one a core) or a number"
+    ),
+    out: str = typer.Option(None, "--out", help="a file to which one line with all figures is added"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
+) -> None:
+    """How fast federated rounds run here, against a plain loop."""
+    asked = number("repeats", repeats, int, 1, 1000)
+    processes = None if workers == "auto" else number("workers", workers, int, 1, MOST_THREADS)
+    place = out_of(out)
+    from headway.bench import report
+
+    console = Console(stderr=True, quiet=quiet or as_json)
+    result = report.bench(
+        report.groups_of(only),
+        asked,
+        processes,
+        place,
+        lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+    )
+    emit(as_json, result, lambda c: report.show(c, result))
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:

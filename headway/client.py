@@ -176,10 +176,16 @@ def run_phase(
 
 def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
     """The client's features, computed once, when nothing that feeds the head moves and nothing changes the inputs."""
-    net = local.net
+    net, known = local.net, local.features
     moves = any(phase.trains(name) for name in net.trainable() if in_body(name))
-    changes = moves or phase.awake or task.augment or normalises_by_batch(net.body)
-    return None if changes else net.features_of(local.x)
+    if moves or phase.awake:
+        known.clear()
+        return None
+    if task.augment or normalises_by_batch(net.body):
+        return None
+    if not known:  # once for all phases in a row that leave the body alone
+        known.append(net.features_of(local.x))
+    return known[0]
 
 
 def rows_of(x: Tensor) -> Tensor:

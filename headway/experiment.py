@@ -388,11 +388,11 @@ def engine_for(
         return RayEngine(
             recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
         )
-    busy = len(task.everyone()) if recipe.trains_everyone else len(task.sampling(0))
+    ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    work = len(task.dataset.y) * task.settings.sampling * sum(p.numel() for p in task.first_params(recipe).values())
+    work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
     auto = cores if work > WORTH_WORKERS else 1
-    workers = min(auto if options.workers is None else options.workers, busy)
+    workers = min(auto if options.workers is None else options.workers, len(ids))
     if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
         return LocalEngine(store, tick)
     return PoolEngine(recipe, task, workers, store, tick)

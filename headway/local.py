@@ -88,6 +88,7 @@ class Local:
     k_pulled: Tree = field(default_factory=Tree)  # the same where proximal terms pull w_k back to w^t
     fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
+    features: list[Tensor] = field(default_factory=list, compare=False, repr=False)  # [n_k, d] while the body rests
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
 
     @property

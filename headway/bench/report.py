@@ -1,0 +1,170 @@
+"""What `headway bench` prints and keeps: the table, the record, the history."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import headway
+from headway.bench.memory import check_proc
+from headway.bench.rows import GROUPS, How, Row
+from headway.bench.runner import DISTURBED, Say
+from headway.errors import ConfigError, DiskError, nearest
+from headway.strict_json import strict
+
+
+def groups_of(text: str | None) -> list[str]:
+    """`w1,growth` -> these groups of rows, in the table's order; all of them when nothing is said."""
+    if text is None:
+        return list(GROUPS)
+    asked = [part.strip().lower() for part in text.split(",")]
+    for name in asked:
+        if name not in GROUPS:
+            raise ConfigError(f"only={text}: there is no measurement '{name}'; {nearest(name, GROUPS)}")
+    return [name for name in GROUPS if name in asked]
+
+
+def bench(only: list[str], repeats: int, workers: int | None, out: Path | None, say: Say) -> dict[str, Any]:
+    """Measure, and add a line to the history where one is kept."""
+    check_proc()
+    if out is not None:
+        append(out, "")  # a place that cannot be written is found before the work and not after it
+    how = How(repeats, workers="auto" if workers is None else str(workers), say=say)
+    rows = [row for name in only for row in GROUPS[name](how)]
+    result = record(rows, only, repeats)
+    if out is not None:
+        append(out, json.dumps(strict(result), allow_nan=False) + "\n")
+    return result
+
+
+def record(rows: Sequence[Row], only: Sequence[str], repeats: int) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "measured": list(only),
+        "repeats": repeats,
+        "data": next((row.details["data"] for row in rows if "data" in row.details), None),
+        "rows": [row.record() for row in rows],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Enough to know which runs may be compared."""
+    models = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")]
+    return {
+        "cpu": models[0].partition(":")[2].strip() if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "simd": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "headway": headway.__version__,
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def commit() -> str | None:
+    """The commit this package was run from, with a + when files had changed; None outside a repository."""
+    git, here = shutil.which("git"), Path(headway.__file__).parent
+    if git is None:
+        return None
+    asked = [git, "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+    return answer.stdout.strip() or None
+
+
+def append(path: Path, line: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise ConfigError(f"out={path}: it cannot be written ({error.strerror}); give a file in a folder") from None
+    except OSError as error:
+        raise DiskError(f"out={path}: it could not be written ({error.strerror}); free space") from None
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """The table, then what the plain figures behind the ratios are, then what to doubt."""
+    m = result["machine"]
+    console.print(
+        f"{m['cpu']}, {m['cores']} cores, {m['simd']}; torch {m['torch']}, python {m['python']}; "
+        f"commit {result['commit'] or 'unknown'}; medians of {result['repeats']}",
+        markup=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    for heading, side in (
+        ("measured", "left"),
+        ("figure", "right"),
+        ("target", "right"),
+        ("met", "left"),
+        ("", "left"),
+    ):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    for row in result["rows"]:
+        sign = ">=" if row["at_least"] else "<="
+        target = "" if row["target"] is None else f"{sign} {number(row['target'], row['unit'])}"
+        met = {None: "", True: "yes", False: "no"}[row["met"]]
+        table.add_row(row["name"], number(row["value"], row["unit"]), target, met, row["about"])
+    console.print(table)
+    behind = [row for row in result["rows"] if "loop" in row["details"]]
+    if behind:
+        console.print(figures(behind))
+    for text in doubts(result):
+        console.print(f"note: {text}", markup=False)
+
+
+def number(value: float, unit: str) -> str:
+    return {"x": f"{value:.3f} x", "s": f"{value:.2f} s", "MB": f"{value:.0f} MB"}[unit]
+
+
+def figures(rows: Sequence[dict[str, Any]]) -> Table:
+    """Both sides of the ratios to the plain loop."""
+    table = Table(box=None, pad_edge=False)
+    headings = ("", "s/round", "samples/s", "share of peak", "CPU s/round", "faults/round", "peak MB", "processes")
+    for heading in headings:
+        table.add_column(heading, justify="left" if not heading else "right")
+    for row in rows:
+        for who in ("loop", "headway"):
+            d = row["details"][who]
+            table.add_row(
+                f"{row['name']} {who}", f"{d['seconds_per_round']:.3f}", f"{d['samples_per_second']:,.0f}",
+                f"{100 * d['share_of_peak']:.0f} %", f"{d['cpu_seconds_per_round']:.3f}",
+                f"{d['faults_per_round']:,.0f}", f"{d['peak_mb']:.0f}", str(d["processes"]),
+            )  # fmt: skip
+    return table
+
+
+def doubts(result: dict[str, Any]) -> list[str]:
+    """What makes the figures less than they seem."""
+    said = []
+    if peaks := [row["details"]["peak_gflops"] for row in result["rows"] if "peak_gflops" in row["details"]]:
+        said.append(f"peak is {max(peaks):.0f} GFLOP/s, the best matrix product on all cores in this run")
+    if result["data"] == "random":
+        said.append("CIFAR-10 could not be loaded; random images of the same shape stood in")
+    worst = max((load for row in result["rows"] for load in _loads(row["details"])), default=0.0)
+    if worst > DISTURBED:
+        said.append(f"other programs held up to {100 * worst:.0f} % of the cores during a turn; run it again when idle")
+    return said
+
+
+def _loads(details: dict[str, Any]) -> list[float]:
+    nested = [d["foreign_load"] for d in details.values() if isinstance(d, dict) and "foreign_load" in d]
+    return [details["foreign_load"], *nested] if "foreign_load" in details else nested

@@ -1,0 +1,163 @@
+"""The rows of the table: which subjects take turns for it, what is read off them, and what is wanted."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.bench.runner import PYTHON, Measured, Say, alternate, ratio, same_package
+from headway.bench.workloads import WORKLOADS
+
+METHODS = {"scaffold": 1.10, "fedprox": 1.10, "moon": 1.8, "fedetf": 1.08, "gmv": 1.10}
+LOOP = {"w1": 0.67, "w2": 0.70, "w3": 0.62}
+CLIENTS = (100, 1000, 10_000, 100_000)
+SLOW_REPEATS = 2  # of what takes minutes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a figure, what it should be, and where it comes from."""
+
+    name: str
+    about: str
+    value: float
+    target: float | None = None
+    unit: str = "x"
+    at_least: bool = False  # the target is a lower bound
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool | None:
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"met": self.met}
+
+
+@dataclass(frozen=True)
+class How:
+    """What every group of rows is told."""
+
+    repeats: int
+    data: str = "cifar10"
+    workers: str = "auto"
+    say: Say = print
+
+    def alternate(self, *names: str, slow: bool = False) -> dict[str, Measured]:
+        repeats = min(self.repeats, SLOW_REPEATS) if slow else self.repeats
+        return alternate(names, repeats, data=self.data, workers=self.workers, say=self.say, watched=not slow)
+
+
+def against_loop(name: str, how: How) -> list[Row]:
+    """Seconds a round against the plain loop's; for W3 the memory of all its processes as well."""
+    loop, ours, peak = (f"anchor:{name}", f"headway:{name}:fedavg", "peak")
+    found = how.alternate(loop, ours, peak)
+    flop, gflops = found[loop].about["flop_per_sample"], found[peak].median("gflops")
+    details: dict[str, Any] = {"peak_gflops": gflops, "mflop_per_sample": flop / 1e6, "data": found[ours].about["data"]}
+    for label, who in (("loop", found[loop]), ("headway", found[ours])):
+        share = who.samples_per_second * flop / 1e9 / gflops
+        details[label] = who.record() | {"share_of_peak": share}
+    about = f"{WORKLOADS[name].about}: s/round against the plain loop"
+    rows = [Row(name, about, ratio(found[ours], found[loop]), LOOP[name], details=details)]
+    if name == "w3":
+        megabytes = found[ours].peak_bytes / 1e6
+        rows.append(Row("w3 memory", "peak memory of all processes", megabytes, 900.0, unit="MB"))
+    return rows
+
+
+def methods(how: How) -> list[Row]:
+    """What a method adds to FedAvg's round on W2."""
+    found = how.alternate(*(f"headway:w2:{recipe}" for recipe in ("fedavg", *METHODS)))
+    base = found["headway:w2:fedavg"]
+    return [
+        Row(recipe, "s/round on W2 against fedavg", ratio(mine, base), target,
+            details={recipe: mine.record(), "fedavg": base.record()})
+        for recipe, target in METHODS.items()
+        if (mine := found[f"headway:w2:{recipe}"])
+    ]  # fmt: skip
+
+
+def heads(how: How) -> list[Row]:
+    """Ten epochs of the head alone: features computed once, against every time."""
+    about = {
+        "fedrep": "ten head epochs, ResNet20: times faster than without cached features",
+        "fedetf": "stages A and B five times, one epoch each: times faster than without cached features",
+    }
+    rows = []
+    for recipe, text in about.items():
+        cached, uncached = how.alternate(f"cached:{recipe}", f"uncached:{recipe}").values()
+        details = {"cached": cached.record(), "uncached": uncached.record()}
+        rows.append(Row(f"{recipe} head", text, ratio(uncached, cached), 8.0, at_least=True, details=details))
+    return rows
+
+
+def ccvr(how: How) -> list[Row]:
+    """The calibration, without the 20 s that the retraining may take, against one pass over the data."""
+    passed, ours = how.alternate("forward", "ccvr", slow=True).values()
+    limit = 1.5 * passed.per_round + 20
+    about = f"20 clients, ResNet20, M_c=2000, 100 epochs; limit: 1.5 x one pass ({passed.per_round:.1f} s) + 20 s"
+    details = {"forward": passed.record(), "ccvr": ours.record()}
+    return [Row("ccvr", about, ours.per_round, limit, unit="s", details=details)]
+
+
+def growth(how: How) -> list[Row]:
+    """Time and memory of a round while the federation grows and its participants stay ten."""
+    found = dict(zip(CLIENTS, how.alternate(*(f"growth:{n}" for n in CLIENTS)).values(), strict=True))
+    first = found[CLIENTS[0]]
+    rows = []
+    for n, mine in found.items():
+        last = n == CLIENTS[-1]
+        seconds, size = ratio(mine, first), mine.round_bytes / max(first.round_bytes, 1)
+        rows += [
+            Row(f"time N={n:,}", f"{mine.per_round:.3f} s/round, ten participants; against N=100", seconds,
+                1.10 if last else None, details=mine.record()),
+            Row(f"memory N={n:,}", f"{mine.round_bytes / 1e6:.0f} MB in all during rounds; against N=100", size,
+                1.05 if last else None),
+        ]  # fmt: skip
+    return rows
+
+
+def start(how: How) -> list[Row]:
+    """From the start of the process to the first line that tells of the run."""
+    seconds = [first_line(how) for _ in range(how.repeats)]
+    about = "`headway run fedavg --data digits`, from process start to the first progress line"
+    return [Row("start", about, statistics.median(seconds), 3.0, unit="s", details={"turns": seconds})]
+
+
+def first_line(how: How) -> float:
+    call = [*PYTHON, "-c", "from headway.cli import main; main()", "run", "fedavg", "--data", "digits"]
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        process = subprocess.Popen(  # noqa: S603  this very interpreter and package
+            [*call, "--rounds", "1", "--out", str(Path(folder) / "run")],
+            env=same_package(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        with process.stderr as lines:
+            first = next((line for line in lines if not line.startswith("note:")), None)
+            seconds = time.perf_counter() - began
+            rest = lines.read()
+        if process.wait() or first is None:
+            raise RuntimeError(f"bench: `headway run` failed:\n{first or ''}{rest}")
+    how.say(f"start: {seconds:.2f} s to '{first.strip()}'")
+    return seconds
+
+
+GROUPS: dict[str, Callable[[How], list[Row]]] = {
+    "w1": lambda how: against_loop("w1", how),
+    "w2": lambda how: against_loop("w2", how),
+    "w3": lambda how: against_loop("w3", how),
+    "methods": methods,
+    "heads": heads,
+    "ccvr": ccvr,
+    "growth": growth,
+    "start": start,
+}
