@@ -226,7 +226,7 @@ def test_a_subject_that_fails_says_why(tmp_path, monkeypatch):
         (("--repeats", "many"), "repeats=many"),
         (("--workers", "0"), "workers=0: workers must be a whole number from 1"),
         (("--out", "missing/folder/history.jsonl"), "out=missing/folder/history.jsonl: it cannot be written"),
-        (("--out", " "), "out= : the name is empty"),
+        (("--out", " "), "out=' ': it is empty"),
         (("--nope",), "No such option '--nope'"),
     ],
 )

@@ -347,7 +347,7 @@ def test_partition_has_the_options_that_mean_something_for_a_partition():
     [
         (["--lr=0.1"], "No such option '--lr': it belongs to `headway run` and `headway compare`; see `headway part"),
         (["--threads=2"], "No such option '--threads': it belongs to `headway run` and `headway compare`; see `hea"),
-        (["--workers=2"], "No such option '--workers': it belongs to `headway run`, `headway compare` and `headway re"),
+        (["--workers=2"], "No such option '--workers': it belongs to `headway run`, `headway compare`, `headway resu"),
         (["--set", "lr=0.1"], "lr=0.1: a partition is drawn without training; known: data, data_dir, "),
     ],
 )
@@ -521,7 +521,7 @@ def test_help_shows_choices_kinds_and_defaults():
         "--normalise dataset|half|imagenet|none input statistics",
         "--aggregation weighted|uniform",
         "--personal-from global|calibrated",
-        "--store memory|disk",
+        "--store auto|memory|disk",
         "--batch-size INTEGER local batch size, B [32]",
         "--lr NUMBER client learning rate, eta [0.05]",
         "--train-size INTEGER take",

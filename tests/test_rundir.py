@@ -90,7 +90,8 @@ def test_config_holds_what_is_needed_to_run_it_again(made):
     assert config["recipe"] == "fedavg"
     assert config["settings"]["rounds"] == 3
     assert config["settings"]["model"] == "mlp_small"
-    assert config["options"] == {"device": "cpu", "threads": 1, "engine": "local", "store": "memory"}
+    how = {"device": "cpu", "threads": 1, "engine": "local", "store": "auto", "layout": "channels_first"}
+    assert config["options"] == how
     assert set(config["versions"]) == {"headway", "python", "torch", "numpy", "machine"}
     assert config["command"][:3] == ["headway", "run", "fedavg"]
     assert len(config["identity"]["data_hash"]) == len(config["identity"]["partition_hash"]) == 64

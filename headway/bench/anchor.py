@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from headway.models.net import Normalise
 from headway.tree import stream
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ Shard = tuple[Tensor, Tensor, torch.Generator]  # a client's normalised inputs, 
 def shards(task: Task, t: int) -> list[Shard]:
     """The participants' data of round t, with the order in which headway would go through it."""
     d = task.dataset
-    mean, std = (torch.tensor(v).view(-1, *[1] * (len(d.shape) - 1)) for v in (d.mean, d.std))
+    normalise = Normalise(d.mean, d.std, d.scale, len(d.shape))
     ready = []
     for k in task.sampling(t):
         x, y = task.data[k]
-        ready.append(((x.float() * d.scale - mean) / std, y, stream(task.seed, "train", t, k)))
+        ready.append((normalise(x), y, stream(task.seed, "train", t, k)))
     return ready
 
 

@@ -66,12 +66,12 @@ def test_weight_decay_and_momentum_do_not_move_a_frozen_classifier(head: str, ba
 
     class Looking(LocalEngine):
         def train(self, recipe, task, cast, ids):
-            original = task.net
-            object.__setattr__(task, "net", lambda r: seen.append(original(r)) or seen[-1])
+            original = task.working_net
+            object.__setattr__(task, "working_net", lambda r: seen.append(original(r)) or seen[-1])
             try:
                 return super().train(recipe, task, cast, ids)
             finally:
-                object.__delattr__(task, "net")
+                object.__delattr__(task, "working_net")
 
     recipe = parse(f"{base}+{head}")
     one_round(recipe, task, engine=Looking())
