@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from headway.data.fetch import cache_dir
@@ -30,8 +31,8 @@ WORTH = 0.95  # a layout must be this much faster: a coin's toss should not chan
 
 def layout_for(task: Task, cache: Path | None = None) -> str:
     """The faster layout for this task's body and batch size; measured once a machine."""
-    if len(task.dataset.shape) != 3:
-        return LAYOUTS[0]
+    if not any(isinstance(m, nn.Conv2d) for m in task.net_of({}).body.modules()):
+        return LAYOUTS[0]  # nothing here looks at neighbouring pixels
     place = cache_dir(cache) / "tuning" / f"{_key(task)}.json"
     try:
         found = json.loads(place.read_text())
