@@ -258,6 +258,12 @@ class Backward:
         return self.drawn[number]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self.task.settings.amp:
+            return self._loss(x, y)
+        with torch.autocast(self.task.device.type, dtype=torch.bfloat16):  # parameters and steps stay in float32
+            return self._loss(x, y)
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
         net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
         h = net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
         if whole and recipe.wants_seen():

@@ -197,6 +197,8 @@ def build(
 ) -> Task:
     """The task that settings describe; data and model may also be handed in as objects."""
     where = resolve_device(device)
+    if s.amp and where.type != "cuda":
+        raise ConfigError(f"amp=true: on {device} bfloat16 is slower than float32; use --device cuda, or leave amp out")
     if s.weights_head and s.weights is None:
         raise ConfigError("weights_head=true: there is no file to take it from; give --weights FILE.safetensors")
     if dataset is None:

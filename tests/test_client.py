@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from toy import Normed, OneWeight, assert_same, one_round, several, skewed, slop
 from headway import rounds
 from headway.client import batch_plan, first_client, free, gradient_weights, personal_net, train_client
 from headway.engine import LocalEngine
+from headway.errors import ConfigError
 from headway.local import Batch, Local, Phase, effective_steps, in_body, in_head
 from headway.methods import recipe as parse
 from headway.methods.fedavg import FedAvg
@@ -434,3 +435,23 @@ def test_a_client_without_data_has_the_received_model_only() -> None:
     cast = rounds.cast_of(rounds.begin(recipe, task), recipe)
     stages = [s for s, _ in personal_net(recipe, task, cast, first_client(recipe, task, cast, 1), [Phase(1)])]
     assert stages == ["received"]
+
+
+def test_amp_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
+    plain = skewed(2, train_size=60)
+    mixed = replace(plain, settings=plain.settings.model_copy(update={"amp": True}), _nets={})  # as on a GPU
+    types = set()
+
+    def look(batch: Batch, local: Local) -> None:
+        types.add(batch.h.dtype)
+
+    for task in (plain, mixed):
+        _, reports, _ = one_round(watching(look), task)
+        assert {v.dtype for v in reports[0].w.values()} == {torch.float32}
+        assert math.isfinite(reports[0].loss)
+    assert types == {torch.float32, torch.bfloat16}
+
+
+def test_amp_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="use --device cuda"):
+        skewed(2, amp=True)

@@ -73,17 +73,10 @@ class FedAdam(Piece):
 
 
 @dataclass(frozen=True)
-class FedYogi(Piece):
-    """v <- v - (1 - b2) Delta^2 sign(v - Delta^2)."""
+class FedYogi(FedAdam):
+    """v <- v - (1 - b2) Delta^2 sign(v - Delta^2); all else is FedAdam's."""
 
     name, slot, paper = "fedyogi", "base", "reddi2021fedopt"
-    server_lr: float = setting(0.03, "eta_g", gt=0)
-    b1: float = setting(0.9, "decay of m", ge=0, lt=1)
-    b2: float = setting(0.99, "decay of v", ge=0, lt=1)
-    eps: float = setting(1e-3, "eps_s, adaptivity", gt=0)
-
-    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
-        return start(w, self.eps)
 
     def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
         square = (w_new - w).map(torch.square)
