@@ -121,11 +121,14 @@ class Pull(Piece):
 
 
 def personal_net(
-    recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase]
+    recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase], fresh: bool = True
 ) -> Iterator[tuple[str, Net]]:
-    """The client's own model, from the global one: first as received, then after each phase it trains for itself."""
+    """The client's own model, from the global one: first as received, then after each phase it trains for itself.
+
+    Whoever only looks at it before the next client trains may have the working net (`fresh=False`).
+    """
     x, y = task.data[client.id]
-    net = equipped(recipe, task, cast, client, y).load(recipe.own_model(client.kept)).eval()
+    net = equipped(recipe, task, cast, client, y, fresh).load(recipe.own_model(client.kept)).eval()
     yield "received", net
     if not phases or not len(y):
         return

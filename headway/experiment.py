@@ -240,7 +240,7 @@ class Experiment:
     def _scores(self, server: Server) -> dict[str, Any]:
         net = rounds.global_net(server, self.recipe, self.task)
         score = global_score(net, self.engine, self.task)
-        own = received_score(server, self.recipe, self.task, self.engine.store, net, score, self.ids)
+        own = received_score(server, self.recipe, self.task, self.engine, net, score, self.ids)
         values: tuple[float | None, ...] = (score.acc, score.loss, score.balanced)
         if not rounds.has_global_model(self.recipe, self.task):
             values = (None, None, None)

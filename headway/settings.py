@@ -50,9 +50,7 @@ class Settings(BaseModel):
     clip_norm: Positive | None = Field(None, description="largest gradient norm of a local step")
     aggregation: Literal["weighted", "uniform"] = Field("weighted", description="p_k by n_k, or all alike")
     persist_momentum: bool = Field(False, description="clients keep momentum buffers across rounds")
-    amp: bool = Field(
-        False, description="passes in bfloat16 where that is safe; for --device cuda"
-    )
+    amp: bool = Field(False, description="passes in bfloat16 where that is safe; for --device cuda")
     seed: int = Field(0, ge=0, description="partition, sampling, first weights, data order")
     eval_every: Count = Field(1, description="evaluate after every so many rounds, and after the last")
     personal_from: Literal["global", "calibrated"] = Field(

@@ -103,3 +103,17 @@ def test_surveys_are_answered_side_by_side_to_the_same_bits(text, pooled):
     net = rounds.global_net(rounds.begin(recipe, task), recipe, task)
     mine, theirs = (list(e.survey(recipe, task, net)) for e in (LocalEngine(), pooled(recipe, task, 2)))
     toy.assert_same(theirs, mine)
+
+
+@pytest.mark.parametrize("text", ["fedper", "fedtc", "ditto", "fedrod(private=hyper)", "fedavg"])
+def test_models_as_received_are_judged_side_by_side_to_the_same_counts(text, task, pooled):
+    recipe = parse(text)
+    alone = LocalEngine()
+    server = rounds.run(recipe, task, alone, 2)
+    cast = rounds.cast_of(server, recipe)
+    engine = pooled(recipe, task, 2)
+    engine.store.put([alone.store.get(k) for k in alone.store.ids()])
+    expected = alone.received(recipe, task, cast, range(6))
+    assert engine.received(recipe, task, cast, range(6)) == expected
+    received = {r.client: r.correct["received"] for r in alone.personal(recipe, task, cast, range(6), [], False)}
+    assert received == expected

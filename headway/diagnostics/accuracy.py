@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headway import rounds
 from headway.models.net import Net, chunks, normalises_by_batch
 from headway.recipes import Recipe
 from headway.state import Client, Server
 from headway.tree import stream
 
 if TYPE_CHECKING:
-    from headway.engine import ClientStore, Engine
+    from headway.engine import Engine
     from headway.task import Task
 
 
@@ -98,28 +99,21 @@ def personal_ids(task: Task) -> list[int]:
 
 
 def received_score(
-    server: Server, recipe: Recipe, task: Task, store: ClientStore, net: Net, score: GlobalScore, ids: Sequence[int]
+    server: Server, recipe: Recipe, task: Task, engine: Engine, net: Net, score: GlobalScore, ids: Sequence[int]
 ) -> PersonalScore:
     """Every client's model as it stands on receiving the global one, before training (FedTC's protocol).
 
     Clients that share everything share the prediction too, so one pass serves them all.
     """
     parts = task.tests.parts
-    sent = recipe.broadcast(server.kept)
     by_counts = bool(recipe.acting("equip")) and hasattr(net.head, "personal")
     by_batch = normalises_by_batch(net)  # a prediction then depends on who else is in the batch
-    own = [k for k in ids if by_counts or by_batch or has_own(recipe, store.get(k))]
+    own = [k for k in ids if by_counts or by_batch or has_own(recipe, engine.store.get(k))]
     alike = sorted(set(ids) - set(own))
     correct = shared_answers(task, net, score, alike) if alike else {}
-    first = net.params().copy() | net.stats()
-    for k in own:
-        client = store.get(k)
-        net.load(first)
-        if client is not None:
-            net.load(client.personal, recipe.own_model(client.kept))
-        if by_counts:
-            net.load(recipe.equip(sent, torch.bincount(task.data[k][1], minlength=task.classes)))
-        correct[k] = int(right_answers(net, *task.test(k), personal=True)[0].sum())
+    if own:
+        cast = rounds.cast_of(rounds.shown_of(server, recipe), recipe)
+        correct |= engine.received(recipe, task, cast, own)
     return PersonalScore(correct, {k: len(parts[k]) for k in ids})
 
 

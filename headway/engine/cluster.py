@@ -239,6 +239,14 @@ class RayEngine(LocalEngine):
         for answer in in_order(ids, answers):
             yield PersonalResult(**from_array(answer, task.device))
 
+    def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
+        number, parcel = self._broadcast(cast)
+        answers = self.crew.spread(
+            "personal", ids, lambda k: (number, parcel, k, self._remembered(k), False, False), silent, "client"
+        )
+        correct = {k: PersonalResult(**from_array(answer, task.device)).last for k, answer in answers}
+        return {k: correct[k] for k in ids}
+
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
         number, parcel = self._broadcast({"spec": net.head.spec, "tensors": net.tensors()})
         ids = task.everyone()
@@ -252,7 +260,7 @@ class RayEngine(LocalEngine):
         if len(parts) == 1:
             return super().logits(task, net)
         number, parcel = self._broadcast({"spec": net.head.spec, "tensors": net.tensors()})
-        answers = self.crew.spread("logits", parts, lambda i: (number, parcel, i), lambda done, total: None, "part")
+        answers = self.crew.spread("logits", parts, lambda i: (number, parcel, i), silent, "part")
         z = [from_array(answer, task.device)["z"] for answer in in_order(parts, answers)]
         return torch.cat(z)[: len(task.dataset.y_test)]
 
@@ -269,6 +277,10 @@ class RayEngine(LocalEngine):
     def _remembered(self, k: int) -> Parcel | None:
         client = self.store.get(k)
         return None if client is None else to_array(client)
+
+
+def silent(done: int, total: int) -> None:
+    """For work that is not to be stopped half-way."""
 
 
 def cpus_for(workers: int | None, threads: int) -> int:

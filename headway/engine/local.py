@@ -46,6 +46,7 @@ class Engine(Protocol):
     def logits(self, task: Task, net: Net) -> Tensor: ...
     def close(self) -> None: ...
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]: ...
+    def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]: ...
     def personal(
         self,
         recipe: Recipe,
@@ -103,6 +104,11 @@ class LocalEngine:
             self.tick(done, len(ids))
             yield evaluate_personal(recipe, task, cast, self.client(recipe, task, cast, k), phases, keep)
 
+    def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
+        """Right answers of clients' own models as they stand on receiving a broadcast; not to be stopped half-way."""
+        clients = (self.client(recipe, task, cast, k) for k in ids)
+        return {c.id: evaluate_personal(recipe, task, cast, c, [], False).last for c in clients}
+
     @torch.no_grad()
     def logits(self, task: Task, net: Net) -> Tensor:
         """The net's answers to the global test set, [N, C]; in fixed chunks, so that they never depend on who asks."""
@@ -132,7 +138,7 @@ def evaluate_personal(
     x, y = task.test(client.id)
     correct: dict[str, int] = {}
     tensors = Tree()
-    for stage, net in personal_net(recipe, task, cast, client, phases):
+    for stage, net in personal_net(recipe, task, cast, client, phases, fresh=bool(phases)):
         correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum())
         tensors = net.tensors() if keep else tensors
     return PersonalResult(client.id, len(y), correct, tensors)

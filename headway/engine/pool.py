@@ -151,8 +151,8 @@ class PoolEngine(LocalEngine):
         if kind == "train":
             report, after = train_client(self.recipe, self.task, cast, client, apart_from_net=False)
             return room.pack({"report": report, "client": after})
-        phases, keep = self._phases, how
-        return room.pack(evaluate_personal(self.recipe, self.task, cast, client, phases, keep))
+        phases = self._phases if kind == "personal" else []
+        return room.pack(evaluate_personal(self.recipe, self.task, cast, client, phases, keep=bool(how)))
 
     # ---- in the run
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
@@ -178,6 +178,14 @@ class PoolEngine(LocalEngine):
             opened = ("cast", self.cast_room.pack(cast))
             results = [PersonalResult(**v) for _, v in self._spread("personal", opened, part, keep)]
             yield from sorted(results, key=lambda r: r.client)
+
+    def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
+        correct: dict[int, int] = {}
+        for start in range(0, len(ids), self.most):
+            opened = ("cast", self.cast_room.pack(cast))
+            part = self._spread("received", opened, ids[start : start + self.most], None)
+            correct |= {k: PersonalResult(**v).last for k, v in part}
+        return {k: correct[k] for k in ids}
 
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
         """Clients over the workers, a handful at a time; answers come in the order of the clients."""
@@ -209,6 +217,7 @@ class PoolEngine(LocalEngine):
         """
         slot_of = {k: slot for slot, k in enumerate(ids)}
         queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
+        tick = self.tick if kind != "received" else lambda done, total: None
         at_work: dict[int, int] = {}
         deaths: dict[int, int] = {}
         done = 0
@@ -226,7 +235,7 @@ class PoolEngine(LocalEngine):
             worker.pipe.send(opened)
             give(w)
         while at_work:
-            self.tick(done, len(ids))
+            tick(done, len(ids))
             for pipe in wait([self.workers[w].pipe for w in at_work], timeout=0.5):
                 w = next(i for i, worker in enumerate(self.workers) if worker.pipe is pipe)
                 k = at_work.pop(w)
@@ -246,7 +255,7 @@ class PoolEngine(LocalEngine):
                 give(w)
                 done += 1
                 yield k, self.slots[slot].unpack(message, copy=kind != "train")  # a round's are read before the next
-        self.tick(done, len(ids))
+        tick(done, len(ids))
 
     def logits(self, task: Task, net: Net) -> Tensor:
         """Chunks of the test set over the workers; the same chunks as in one process."""

@@ -37,7 +37,7 @@ def measured(text: str, lr: float, n: int) -> tuple[float, float, float]:
     net = rounds.finish(server, recipe, task, engine)
     score = global_score(net, engine, task)
     ids = personal_ids(task)
-    own = received_score(server, recipe, task, engine.store, net, score, ids)
+    own = received_score(server, recipe, task, engine, net, score, ids)
     assert own.mean is not None
     cast = rounds.cast_of(rounds.shown_of(server, recipe), recipe)
     phases = rounds.personal_phases(recipe, task) if recipe.acting("personalise") else []

@@ -73,7 +73,7 @@ def test_the_personal_model_is_v_and_is_not_trained_further() -> None:
     assert not torch.equal(net.head.weight, server.w["head.weight"])
     glob = rounds.global_net(server, recipe, task)
     score = global_score(glob, engine, task)
-    received = received_score(server, recipe, task, engine.store, glob, score, personal_ids(task))
+    received = received_score(server, recipe, task, engine, glob, score, personal_ids(task))
     x, y = task.test(1)
     assert received.correct[1] == int((net(x).argmax(1) == y).sum())
 

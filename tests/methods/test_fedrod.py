@@ -173,7 +173,7 @@ def test_hyper_clients_are_evaluated_with_their_own_residual_on_receiving() -> N
     server, engine = several(recipe, task, 3)
     net = rounds.global_net(server, recipe, task)
     score = global_score(net, engine, task)
-    own = received_score(server, recipe, task, engine.store, net, score, personal_ids(task))
+    own = received_score(server, recipe, task, engine, net, score, personal_ids(task))
     cast = rounds.cast_of(server, recipe)
     for k in own.n:
         ((_, mine),) = personal_net(recipe, task, cast, engine.client(recipe, task, cast, k), [])

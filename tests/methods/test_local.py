@@ -63,7 +63,7 @@ def test_each_client_is_evaluated_with_its_own_model() -> None:
     task, recipe = skewed(4, train_size=400, lr=0.2), parse("local")
     server, engine = several(recipe, task, 4)
     net = rounds.global_net(server, recipe, task)
-    own = received_score(server, recipe, task, engine.store, net, global_score(net, engine, task), personal_ids(task))
+    own = received_score(server, recipe, task, engine, net, global_score(net, engine, task), personal_ids(task))
     for k in own.n:
         mine = task.net(recipe).load(engine.store.get(k).personal).eval()
         xs, ys = task.test(k)
