@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.heads import DualHead, TwinHead
 from headway.local import Batch, Local, Phase, effective_steps, in_body
-from headway.models.net import Net, normalises_by_batch
+from headway.models.net import Net
 from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
 from headway.state import Broadcast, Client, Report
@@ -24,8 +24,6 @@ from headway.tree import Tree, seed_of, stream
 
 if TYPE_CHECKING:
     from headway.task import Task
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def first_client(recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
@@ -184,7 +182,7 @@ def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
     if moves or phase.awake:
         known.clear()
         return None
-    if task.augment or normalises_by_batch(net.body):
+    if task.augment or any(m.running_mean is None for _, m in net.parts().norms):
         return None
     if not known:  # once for all phases in a row that leave the body alone
         known.append(net.features_of(local.x))
@@ -286,7 +284,7 @@ class Backward:
 @contextmanager
 def statistics_at_rest(net: Net) -> Iterator[None]:
     """Batch statistics normalise as in training; the running ones do not move."""
-    norms = [m for m in net.modules() if isinstance(m, BATCH_NORMS)]
+    norms = [m for _, m in net.parts().norms]
     rates = [m.momentum for m in norms]
     for m in norms:
         m.momentum = 0.0
@@ -310,12 +308,12 @@ class Plan:
 def batch_plan(task: Task, net: Net, phase: Phase, n: int) -> Plan:
     """The last incomplete batch is kept; one of size 1 is skipped under BatchNorm (D9) unless it is all there is."""
     batches = math.ceil(n / task.batch_size)
-    norms = [m for m in net.modules() if isinstance(m, BATCH_NORMS)]
+    norms = net.parts().norms
     if norms and n > 1 and n % task.batch_size == 1 and batches > 1:
         batches -= 1
     steps = phase.epochs * batches if phase.steps is None else min(phase.steps, phase.epochs * batches)
     lone = bool(norms) and min(n, task.batch_size) == 1
-    return Plan(batches, steps, lone, lone and normalises_by_batch(net))
+    return Plan(batches, steps, lone, lone and any(m.running_mean is None for _, m in norms))
 
 
 def gradient_weights(
@@ -358,11 +356,10 @@ def set_mode(net: Net, phase: Phase, lone_sample: bool) -> None:
         return
     net.body.train(any(name.startswith("body.") for name in moving))
     net.head.train(any(name.startswith("head.") for name in moving))
-    for prefix, module in net.named_modules():
-        if isinstance(module, BATCH_NORMS):
-            own = [f"{prefix}.{key}" for key, _ in module.named_parameters(recurse=False)]
-            if lone_sample or (own and not any(phase.trains(name) for name in own)):
-                module.eval()
+    for prefix, module in net.parts().norms:
+        own = [f"{prefix}.{key}" for key, _ in module.named_parameters(recurse=False)]
+        if lone_sample or (own and not any(phase.trains(name) for name in own)):
+            module.eval()
 
 
 @contextmanager

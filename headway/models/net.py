@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +42,18 @@ def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:
     return x.tensor_split(max(1, -(-len(x) // batch)))
 
 
+@dataclass
+class Parts:
+    """A net's tensors and norms by name, and which net it was made of."""
+
+    body: nn.Module
+    head: nn.Module
+    thawed: int
+    params: dict[str, nn.Parameter]
+    running: dict[str, Tensor]
+    norms: list[tuple[str, nn.modules.batchnorm._BatchNorm]]
+
+
 class Net(nn.Module):
     """h = body(x) are the features, z = head(h) the logits."""
 
@@ -48,7 +62,7 @@ class Net(nn.Module):
         self.body, self.head, self.classes = body, head, classes
         self.inputs = nn.Identity() if inputs is None else inputs
         self.channels_last = False  # images lie with their channels innermost: faster for some bodies (tuning.py)
-        self._names: tuple[tuple[int, int, int], dict[str, nn.Parameter]] | None = None
+        self._parts: Parts | None = None
         self._thawed = 0  # times that buffers became parameters
         self._all: Tensor | None = None  # inputs whose features a frozen net may keep
         self._table: Tensor | None = None  # [n, d]
@@ -106,19 +120,25 @@ class Net(nn.Module):
             e: Tensor = head.embed(self.features_of(x))  # type: ignore[operator]
         return e
 
+    def parts(self) -> Parts:
+        """What is inside, looked up once: walking the modules costs as much as a small step."""
+        p = self._parts
+        if p is None or p.body is not self.body or p.head is not self.head or p.thawed != self._thawed:
+            running = {k: v for k, v in self.named_buffers() if k.rpartition(".")[2] in RUNNING}
+            norms = [(k, m) for k, m in self.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+            p = self._parts = Parts(self.body, self.head, self._thawed, dict(self.named_parameters()), running, norms)
+        return p
+
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters by name, looked up once: walking the modules costs as much as a small step."""
-        made = (id(self.body), id(self.head), self._thawed)
-        if self._names is None or self._names[0] != made:
-            self._names = (made, dict(self.named_parameters()))
-        return self._names[1]
+        """The parameters by name."""
+        return self.parts().params
 
     def params(self) -> Tree:
         return Tree(self.trainable())
 
     def stats(self) -> Tree:
         """BatchNorm's running means and variances; the step counter is of no use and stays at home."""
-        return Tree({k: v for k, v in self.named_buffers() if k.rpartition(".")[2] in RUNNING}).copy()
+        return Tree(self.parts().running).copy()
 
     def frozen(self) -> Tree:
         """The head's fixed tensors: the same for everybody, trained by nobody."""
