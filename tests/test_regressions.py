@@ -164,8 +164,9 @@ def test_overwriting_a_run_removes_what_was_made_of_the_old_one(tmp_path):
 def test_a_run_without_a_global_model_fails_by_its_personal_accuracy():
     rows = [{"round": t, "diverged": False, "global_acc": None, "personal_acc": 0.1} for t in range(1, 51)]
     assert "chance" in failure(rows, 10, "personal_acc")
-    few = [{"round": 1, "diverged": False, "global_acc": 0.1}] * 9
-    assert "chance" in failure(few, 10)
+    seldom = [{"round": t, "diverged": False, "global_acc": 0.1} for t in (25, 50)]  # evaluated twice in 50 rounds
+    assert "chance" in failure(seldom, 10)
+    assert failure([{"round": t, "diverged": False, "global_acc": 0.1} for t in (1, 2)], 10) is None  # just begun
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from headway.task import Task
 
 
+FEWEST_ROUNDS = 10  # a tenth of them must be a whole round; shorter runs may well still be at chance
+
+
 @dataclass(frozen=True)
 class GlobalScore:
     """The global model on the global test set."""
@@ -163,8 +166,8 @@ def failure(rows: Sequence[dict[str, Any]], classes: int, judged: str = "global_
     for row in rows:
         if row["diverged"]:
             return f"the loss is not finite from round {row['round']} on"
-    scored = [row[judged] for row in rows if row[judged] is not None]
-    tail = scored[-max(1, len(scored) // 10) :]
-    if tail and all(abs(a - 1 / classes) <= 0.01 for a in tail):
+    last = rows[-1]["round"] if rows else 0
+    tail = [row[judged] for row in rows if row["round"] > 0.9 * last and row[judged] is not None]
+    if last >= FEWEST_ROUNDS and tail and all(abs(a - 1 / classes) <= 0.01 for a in tail):
         return f"the accuracy stayed within 1 point of chance for the last {len(tail)} evaluations"
     return None
