@@ -24,9 +24,12 @@ from headway.errors import HeadwayError
 from headway.experiment import Progress
 from headway.local import effective_steps
 from headway.methods import recipe as parse
+from headway.methods.fednova import FedNova
 from headway.methods.ffc import FFC
 from headway.piece import Piece
 from headway.recipes import Recipe
+from headway.state import Report
+from headway.tree import Tree
 
 ROOT = Path(__file__).parents[1]
 DIGITS = {"data": "digits", "clients": 4, "partition": "dir(0.3)", "train_size": 200, "test_size": 100, "rounds": 2}
@@ -65,6 +68,21 @@ def test_fednova_counts_the_pull_whoever_brings_it(recipe):
 def test_fednova_sends_one_number_where_all_parameters_step_alike():
     _, reports, _ = toy.one_round("fednova", toy.two_clients(epochs=4))
     assert reports[0].sent["fednova"] == {"a": 4.0}
+
+
+def test_fednova_takes_one_number_from_some_and_several_from_others():
+    # under fedtc the head steps at a hundredth of the rate; a client that makes no step with it sends one number
+    task = toy.skewed(6, train_size=300, momentum=0.9, partition="dir(0.05)")
+    server, _ = toy.several("fednova+fedtc", task, 2)
+    assert all(torch.isfinite(v).all() for v in server.w.values())
+    w = Tree({"u": torch.tensor(0.0), "v": torch.tensor(0.0)})
+    moved = Tree({"u": torch.tensor(1.0), "v": torch.tensor(1.0)})
+    each = Tree({"u": torch.tensor(2.0), "v": torch.tensor(4.0)})
+    sent = [{"a": 2.0}, {"a": each}]
+    reports = [Report(k, 1, 1, moved, Tree(), s) for k, s in enumerate(sent)]
+    new = FedNova().aggregate(w, reports, [0.5, 0.5])
+    # u: tau_eff 2, mean of 1/2 and 1/2; v: tau_eff 3, mean of 1/2 and 1/4
+    assert (new["u"].item(), new["v"].item()) == (1.0, pytest.approx(3 * 0.375))
 
 
 class Faulty(Piece):

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from headway.recipes import Recipe
 
 
+def by_name(a: Tree | float, w: Tree) -> Tree:
+    """a_k of every parameter, also from a client whose parameters all stepped alike."""
+    return a if isinstance(a, Tree) else w.map(lambda v: v.new_tensor(a))
+
+
 @dataclass(frozen=True)
 class FedNova(Piece):
     """Updates are divided by the gradients they hold, a_k, before they are averaged."""
@@ -51,8 +56,9 @@ class FedNova(Piece):
         return send | ({"eta": local.lr} if self.gmf else {}), {}
 
     def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
-        tau_eff = sum(q * r.sent["a"] for q, r in zip(p, reports, strict=True))  # sum_k p_k a_k
-        return w + tau_eff * mean([(r.w - w) / r.sent["a"] for r in reports], p)
+        a = [by_name(r.sent["a"], w) for r in reports]  # a_k
+        tau_eff = mean(a, p)  # sum_k p_k a_k
+        return w + tau_eff * mean([(r.w - w) / a_k for r, a_k in zip(reports, a, strict=True)], p)
 
     def absorb(self, kept: dict[str, Any], reports: Sequence[Report], num_clients: int) -> dict[str, Any]:
         return kept | {"eta": reports[0].sent["eta"]} if self.gmf else kept
