@@ -14,8 +14,9 @@ from headway.checkpoint import Checkpoints
 from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import ClientStore, LocalEngine
+from headway.engine.choice import set_threads
 from headway.errors import CheckpointError, RecipeError
-from headway.experiment import Options, check_config, set_threads
+from headway.experiment import Options, check_config
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
 from headway.outcome import Outcome

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headway import conflicts, rounds
 from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine import ClientStore, DirectoryStore, LocalEngine, PoolEngine, SpillingStore
-from headway.engine.memory import keep_freed_memory
+from headway.engine.choice import engine_for, set_threads, store_for
 from headway.engine.session import check_engine
 from headway.errors import CheckpointError, EngineError, WidthError
 from headway.methods import recipe as parse_recipe
@@ -317,7 +314,6 @@ class Experiment:
                 signal.signal(signum, handler)
 
 
-WORTH_WORKERS = 2e8  # samples x parameters a round, below which handing clients out costs more than it saves
 SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_local_acc")
 
 
@@ -376,46 +372,3 @@ def check_config(config: Any, out: Path) -> None:
         raise CheckpointError(
             f"{out} has format {config['format']} and this headway reads {FORMAT}; use the version that wrote it"
         )
-
-
-def engine_for(
-    recipe: Recipe, task: Task, options: Options, store: ClientStore, tick: Callable[[int, int], None]
-) -> LocalEngine:
-    """Workers where they help: on the CPU, with more than one client a round; or those of a cluster."""
-    if options.engine == "ray":
-        from headway.engine.cluster import RayEngine
-
-        return RayEngine(
-            recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
-        )
-    ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
-    auto = cores if work > WORTH_WORKERS else 1
-    workers = min(auto if options.workers is None else options.workers, len(ids))
-    if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
-        return LocalEngine(store, tick)
-    return PoolEngine(recipe, task, workers, store, tick)
-
-
-def store_for(out: Path, task: Task, options: Options) -> ClientStore:
-    """Where what clients remember rests while the run lasts."""
-    if options.store == "memory":
-        return ClientStore()
-    if options.store == "disk":
-        return DirectoryStore(out / "working", task.device)
-    return SpillingStore(out / "working", memory_of_machine() // 4, task.device)
-
-
-def memory_of_machine() -> int:
-    """Bytes of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 8 * 2**30
-
-
-def set_threads(options: Options) -> None:
-    keep_freed_memory()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)

@@ -24,8 +24,9 @@ from headway.bench.workloads import WORKLOADS, growing_task, images, plain_model
 from headway.client import first_client, personal_net
 from headway.data import Dataset
 from headway.engine import ClientStore
+from headway.engine.choice import engine_for, set_threads
 from headway.engine.memory import keep_freed_memory
-from headway.experiment import Options, engine_for, set_threads
+from headway.experiment import Options
 from headway.local import Phase, in_body
 from headway.methods import recipe as parse
 from headway.task import Task

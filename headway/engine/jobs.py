@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
+from headway.engine.choice import set_threads
 from headway.engine.cluster import Crew, cpus_for, workers_for
 from headway.engine.remote import Runner, order_of
 from headway.engine.session import Session
 from headway.errors import EngineError
-from headway.experiment import Options, Stopped, notes_of, set_threads
+from headway.experiment import Options, Stopped, notes_of
 from headway.opening import can_continue, clear
 from headway.recipes import Recipe
 from headway.rundir import command_line, locked, prepare_folder

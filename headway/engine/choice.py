@@ -1,0 +1,65 @@
+"""Which engine runs a run's clients, where what they remember rests, and how many threads it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from headway.engine.local import LocalEngine
+from headway.engine.memory import keep_freed_memory
+from headway.engine.pool import PoolEngine
+from headway.engine.store import ClientStore, DirectoryStore, SpillingStore
+from headway.recipes import Recipe
+
+if TYPE_CHECKING:
+    from headway.experiment import Options
+    from headway.task import Task
+
+WORTH_WORKERS = 2e8  # samples x parameters a round, below which handing clients out costs more than it saves
+
+
+def engine_for(
+    recipe: Recipe, task: Task, options: Options, store: ClientStore, tick: Callable[[int, int], None]
+) -> LocalEngine:
+    """Workers where they help: on the CPU, with more than one client a round; or those of a cluster."""
+    if options.engine == "ray":
+        from headway.engine.cluster import RayEngine
+
+        return RayEngine(
+            recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
+        )
+    ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
+    auto = cores if work > WORTH_WORKERS else 1
+    workers = min(auto if options.workers is None else options.workers, len(ids))
+    if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
+        return LocalEngine(store, tick)
+    return PoolEngine(recipe, task, workers, store, tick)
+
+
+def store_for(out: Path, task: Task, options: Options) -> ClientStore:
+    """Where what clients remember rests while the run lasts."""
+    if options.store == "memory":
+        return ClientStore()
+    if options.store == "disk":
+        return DirectoryStore(out / "working", task.device)
+    return SpillingStore(out / "working", memory_of_machine() // 4, task.device)
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 8 * 2**30
+
+
+def set_threads(options: Options) -> None:
+    keep_freed_memory()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
