@@ -1,0 +1,95 @@
+"""What diagnostics look at: a finished run's models, and features that are computed once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway import rounds
+from headway.afterwards import Saved, Say, load, silent
+from headway.client import train_client
+from headway.models.net import Net
+from headway.task import Task
+
+LOOKED_AT = 10_000  # test samples a diagnostic uses at most
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A client's model right after local training from the final global model; the net is valid until the next one."""
+
+    client: int
+    net: Net
+    counts: Tensor  # [C] training samples per class
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished run with its data at hand. Everything costly is computed when first asked for and then kept."""
+
+    saved: Saved
+    most_clients: int = 20  # local models are trained of at most so many clients, evenly spread over the ids
+    say: Say = field(default=silent, repr=False)
+
+    @classmethod
+    def of(cls, path: Path, say: Say = silent, task: Task | None = None, most_clients: int = 20) -> Subject:
+        return cls(load(path, say, task), most_clients, say)
+
+    @property
+    def task(self) -> Task:
+        return self.saved.task
+
+    @property
+    def classes(self) -> int:
+        return self.task.classes
+
+    @property
+    def names(self) -> list[str]:
+        """What the classes are called."""
+        return [str(n) for n in self.task.dataset.class_names]
+
+    @cached_property
+    def net(self) -> Net:
+        """The global model after the last round, before any calibration."""
+        return rounds.global_net(self.saved.server, self.saved.recipe, self.task)
+
+    @cached_property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """The samples looked at: the global test set, or an even choice of it."""
+        d = self.task.dataset
+        rows = torch.from_numpy(np.linspace(0, len(d.y_test) - 1, min(len(d.y_test), LOOKED_AT)).astype(np.int64))
+        return d.x_test[rows].to(self.task.device), d.y_test[rows].to(self.task.device)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """Raw features h of the global model on `test`, [N, d]."""
+        return self.net.features_of(self.test[0])
+
+    @cached_property
+    def clients(self) -> Sequence[int]:
+        """The clients whose local models are looked at."""
+        able = self.task.everyone()
+        chosen = np.linspace(0, len(able) - 1, min(len(able), self.most_clients)).astype(int)
+        return [able[i] for i in chosen]
+
+    def local_models(self) -> Iterator[LocalModel]:
+        """Each chosen client's model after one more round of local training; one net in memory at a time."""
+        recipe, server, engine = self.saved.recipe, self.saved.server, self.saved.engine
+        cast = rounds.cast_of(server, recipe)
+        for done, k in enumerate(self.clients):
+            self.say(f"local model {done + 1} of {len(self.clients)}")
+            train_client(recipe, self.task, cast, engine.client(recipe, self.task, cast, k), apart_from_net=False)
+            net = self.task.working_net(recipe)  # it still holds what the client ended with
+            yield LocalModel(k, net.load(recipe.equip(cast.sent, self.counts[k])).eval(), self.counts[k])
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Training samples per client and class, [K, C]."""
+        labels = self.task.dataset.y.numpy()
+        return torch.from_numpy(self.task.local.train.class_counts(labels, self.classes))
