@@ -1,4 +1,5 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
+"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench;
+and those of the rooms beside it: reproduce."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import typer
 from rich.console import Console
 
 import headway
+from headway import cli_reproduce
 from headway.cli_help import Command, usage_sentence
 from headway.cli_options import (
     MOST_THREADS,
@@ -292,6 +294,9 @@ def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
         raise DiskError(
             f"standard output cannot be written ({error.strerror}); free space or send it elsewhere"
         ) from None
+
+
+cli_reproduce.add_to(app, emit)
 
 
 def main() -> NoReturn:

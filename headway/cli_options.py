@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,16 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     extra += [_way(name) for name in HOW]
     extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
     extra.append(_flag("tune", "time image layouts and take the faster; the last bits of results depend on it"))
+    extra.append(_flag("overwrite", "replace another run in --out"))
+    extra.append(_flag("json", "print JSON on stdout, no progress"))
+    extra.append(_flag("quiet", "no progress", "-q"))
+    return _with_options(command, extra)
+
+
+def way_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a command is carried out, where its settings come from elsewhere; --set changes single ones of them."""
+    extra = [_way(name) for name in HOW]
+    extra.append(_option("set", list[str] | None, None, "change a setting, as key=value; may be repeated"))
     extra.append(_flag("overwrite", "replace another run in --out"))
     extra.append(_flag("json", "print JSON on stdout, no progress"))
     extra.append(_flag("quiet", "no progress", "-q"))
@@ -159,7 +170,9 @@ def task_values(given: dict[str, Any], known: Iterable[str] = tuple(Settings.mod
             raise ConfigError(f"{key}={value}: a partition is drawn without training; known: {', '.join(known)}")
         if key in values and values[key] != value:
             raise ConfigError(f"{key}: it is given as {values[key]} and as {value}; give it once")
-        values[key] = None if value.lower() in ("none", "null") else value
+        field = Settings.model_fields.get(key)
+        nothing = value.lower() in ("none", "null") and (field is None or field.default is None)  # else it is a word
+        values[key] = None if nothing else value
     for name in Settings.model_fields:
         filled(name, values.get(name))
     return values
@@ -274,3 +287,8 @@ def seeds_of(text: str | None, seed: str | None) -> list[int] | None:
     if min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds={text}: give each seed once and none below 0, such as 0,1,2")
     return seeds
+
+
+def command_words() -> list[str]:
+    """The command's own words as typed, without what only says how it shows itself."""
+    return [word for word in sys.argv[2:] if word not in ("--quiet", "-q", "--json")]

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import calling
 import pytest
 import torch
 import toy
@@ -362,3 +363,9 @@ def test_a_finished_request_says_that_it_runs_again(tmp_path):
         headway.run("fedavg", out=tmp_path / "r", options=headway.Options(progress=Hearing()), **DIGITS)
     assert sum("runs again" in text for text in heard) == 1
     assert headway.resume(str(tmp_path / "r")).done
+
+
+def test_the_word_none_stays_a_word_where_a_setting_knows_it(tmp_path):
+    """`--set augment=none` was taken for no value at all and refused."""
+    done = calling.headway("run", "fedavg", *calling.SMALL, "--set", "augment=none", "--json", "--out", tmp_path / "r")
+    assert done.code == 0, done.err
