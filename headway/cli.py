@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
+"""The command line: run, compare, resume, calibrate, personalise, diagnose, list, explain, cite, partition, bench."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.console import Console
 
 import headway
 from headway.cli_help import Command, usage_sentence
+from headway.cli_looking import diagnose_command
 from headway.cli_options import (
     MOST_THREADS,
     PARTITION,
@@ -160,6 +161,9 @@ def personalise_command(
         run_folder(path), piece_for("a personalisation", "ft", piece), say=says(path, quiet or as_json)
     )
     emit(as_json, result, lambda c: show.personalisation(c, result))
+
+
+app.command("diagnose", cls=Command)(diagnose_command)
 
 
 @app.command("list", cls=Command)
