@@ -119,6 +119,7 @@ def figure_of(angles: dict[str, Tensor], rounds: list[dict[str, Any]], names: li
     space, matrix = list(angles.items())[-1]
     label = SPACES[space][0]
     drawing.heat(figure, heat, matrix, names, names, f"class means of {label}", "cosine", **drawing.COSINES)
+    heat.set(xlabel="class", ylabel="class")
     edges = torch.linspace(-1, 1, 41)
     for space, matrix in angles.items():
         label, colour = SPACES[space]
@@ -128,15 +129,11 @@ def figure_of(angles: dict[str, Tensor], rounds: list[dict[str, Any]], names: li
     histogram.set(xlabel="cosine between two class means", ylabel="pairs of classes", xlim=(-1.02, 1.02))
     histogram.set_title("distance from a simplex", fontsize=10)
     drawing.plain_axes(histogram)
+    histogram.set_ylim(top=1.3 * histogram.get_ylim()[1])  # room for the legend
     histogram.legend(fontsize=8, frameon=False)
     for axes in more:
-        t = [row["round"] for row in rounds]
-        for key, space in (("nc_error", "raw"), ("nc_error_seen", "seen")):
-            if any(row.get(key) is not None for row in rounds):
-                label, colour = SPACES[space]
-                axes.plot(t, drawing.as_tensor([row.get(key) for row in rounds]), color=colour, label=label)
-        axes.set(xlabel="round", ylabel="neural-collapse error", ylim=(0, None))
+        drawing.over_rounds(axes, rounds, [("nc_error", *SPACES["raw"]), ("nc_error_seen", *SPACES["seen"])])
+        axes.set(ylabel="neural-collapse error", ylim=(0, None))
         axes.set_title("over rounds", fontsize=10)
-        drawing.plain_axes(axes)
         axes.legend(fontsize=8, frameon=False)
     return figure

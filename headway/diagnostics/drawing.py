@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,12 @@ def blank(width: float, height: float) -> Figure:
 
 def short(name: str, most: int = 14) -> str:
     """A name fit for a tick: one short line, nothing in it taken for markup."""
+    return _plain_text(one_line(name, most))
+
+
+def one_line(name: str, most: int) -> str:
     line = "".join(c if c.isprintable() else " " for c in name)
-    return _plain_text(line if len(line) <= most else line[: most - 2] + "..")
+    return line if len(line) <= most else line[: most - 2] + ".."
 
 
 def ticks(count: int) -> npt.NDArray[np.int64]:
@@ -72,6 +76,17 @@ def heat(
             r, g, b, _ = image.cmap(image.norm(values[i, j]))
             ink = "black" if 0.299 * r + 0.587 * g + 0.114 * b > 0.5 else "white"
             axes.text(j, i, form.format(values[i, j]), ha="center", va="center", fontsize=6.5, color=ink)
+
+
+def over_rounds(axes: Any, rounds: Sequence[Mapping[str, Any]], lines: Sequence[tuple[str, str, str]]) -> None:
+    """Curves over watched rounds: (column, label, colour) each; a column nobody measured is left out."""
+    for key, label, colour in lines:
+        if any(row.get(key) is not None for row in rounds):
+            values = as_tensor([row.get(key) for row in rounds])
+            axes.plot([row["round"] for row in rounds], values, color=colour, label=label)
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    plain_axes(axes)
 
 
 def plain_axes(axes: Any) -> None:

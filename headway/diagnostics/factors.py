@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -97,23 +97,23 @@ def four_factors(subject: Subject) -> Finding:
 
 
 def figure_of(weights: Tensor, shown: dict[str, Factors], names: list[str]) -> Figure:
-    figure = drawing.blank(15, 8.2)
-    grid = figure.subplots(len(shown), 3, squeeze=False)
-    for row, (space, f) in zip(grid, shown.items(), strict=True):
-        draw_row(figure, row, weights if space == next(iter(shown)) else None, f, SPACES[space], names)
+    figure = drawing.blank(15, 8.4)
+    (top, below), (upper, per_class), (lower, per_class_below) = figure.subplots(2, 3).T
+    drawing.heat(figure, top, weights, names, names, "weight similarity", "cos(w, w')", **drawing.COSINES)
+    top.set(xlabel="class", ylabel="class")
+    below.axis("off")
+    means = [f"weight similarity  {drawing.told(known_mean(pairs(weights)), '{:.2f}')}"]
+    for axes, both, (space, f) in zip((upper, per_class), (lower, per_class_below), shown.items(), strict=True):
+        label = SPACES[space]
+        drawing.heat(figure, axes, f.inter, names, names, f"inter-class, {label}", "cos(P, P')", **drawing.COSINES)
+        axes.set(xlabel="class", ylabel="class")
+        columns = {"intra-class": f.intra, "alignment": f.alignment}
+        columns = {name: values for name, values in columns.items() if values.isfinite().any()}
+        matrix = torch.stack(list(columns.values()), 1)  # [C, 1 or 2]
+        drawing.heat(figure, both, matrix, list(columns), names, f"per class, {label}", "cosine", **drawing.COSINES)
+        both.set_ylabel("class")
+        values = {"inter-class": pairs(f.inter), **columns}
+        means += ["", f"{label}:", *(f"  {key}  {drawing.told(known_mean(v), '{:.2f}')}" for key, v in values.items())]
+    below.text(0.1, 0.95, "\n".join(["means over classes or pairs", "", *means]), va="top", fontsize=11)
     figure.suptitle("Four factors of the global model", fontsize=12)
     return figure
-
-
-def draw_row(figure: Figure, row: Any, weights: Tensor | None, f: Factors, space: str, names: list[str]) -> None:
-    if weights is None:
-        row[0].axis("off")
-    else:
-        drawing.heat(figure, row[0], weights, names, names, "weight similarity", "cos(w, w')", **drawing.COSINES)
-    drawing.heat(
-        figure, row[1], f.inter, names, names, f"inter-class similarity of {space}", "cos(P, P')", **drawing.COSINES
-    )
-    both = torch.stack([f.intra, f.alignment], 1)  # [C, 2]
-    drawing.heat(
-        figure, row[2], both, ["intra-class", "alignment"], names, f"per class, of {space}", "cosine", **drawing.COSINES
-    )

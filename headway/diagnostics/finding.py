@@ -102,7 +102,7 @@ def cell(value: Any) -> Any:
     from headway.comparison import safe_cell  # which knows experiments, and those know what is watched
 
     if isinstance(value, str):
-        return safe_cell(value)
+        return safe_cell(value) if value else value
     if isinstance(value, float):
         return f"{value:.6g}" if value == value else ""
     return "" if value is None else value

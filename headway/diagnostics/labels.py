@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.data.partition import describe
 from headway.data.plots import figure_of
+from headway.diagnostics.drawing import one_line
 from headway.diagnostics.finding import Finding
 
 if TYPE_CHECKING:
@@ -50,5 +51,5 @@ def labels(subject: Subject) -> Finding:
     title = f"{task.dataset.name}, {task.partition.spec}, seed {task.seed}"
     return Finding(
         "labels", "Label distribution", ABOUT, summary, {"counts": table}, alt,
-        draw=lambda: figure_of(partition, y, names, title, bubbles=True),
+        draw=lambda: figure_of(partition, y, [one_line(n, 24) for n in names], title, bubbles=True),
     )  # fmt: skip

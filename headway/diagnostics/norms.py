@@ -80,12 +80,9 @@ def norms_figure(found: Norms, per_client: list[dict[str, Any]], rounds: list[di
         drawing.plain_axes(axes)
         every = getattr(found, f"{what}_global")
         if len(rounds) > 1:
-            t = [row["round"] for row in rounds]
-            for side, label, colour in SIDES:
-                axes.plot(t, drawing.as_tensor([row[f"{what}_{side}"] for row in rounds]), color=colour, label=label)
+            drawing.over_rounds(axes, rounds, [(f"{what}_{side}", label, colour) for side, label, colour in SIDES])
             line = drawing.as_tensor([row[f"{what}_global"] for row in rounds])
-            axes.plot(t, line, color="black", linestyle="--", label="global, all classes")
-            axes.set_xlabel("round")
+            axes.plot([row["round"] for row in rounds], line, "k--", label="global, all classes")
         else:
             for place, (side, label, colour) in enumerate(SIDES):
                 values = drawing.as_tensor([row[f"{what}_{side}"] for row in per_client])
@@ -98,7 +95,7 @@ def norms_figure(found: Norms, per_client: list[dict[str, Any]], rounds: list[di
                 axes.axhline(every, color="black", linestyle="--", label="global, all classes")
             axes.set_xticks([0, 1], ["local ID", "local OOD"])
             axes.set_xlabel("a dot is a client, in the order of their ids; a bar is their mean")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
         axes.set_ylabel("mean norm")
         axes.set_title("weight vectors ||w||" if what == "weight" else "features ||f(x)||", fontsize=11)
     handles, labels = axes.get_legend_handles_labels()

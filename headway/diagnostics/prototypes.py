@@ -104,20 +104,15 @@ def figure_of(
     bars.set(xlabel="class (no bar: less than two owners)", ylabel="mean cosine between clients")
     bars.set_title("prototypes", fontsize=10)
     if len(series) > 1:
-        bars.legend(fontsize=8, frameon=False)
+        bars.set_ylim(top=1.2)  # room for the legend
+        bars.legend(fontsize=8, frameon=False, loc="upper center", ncols=2)
     drawing.heat(figure, heat, matrix, ids, ids, "classifiers", "cosine", **drawing.COSINES)
     heat.set(xlabel="client", ylabel="client")
     for axes in more:
-        t = [row["round"] for row in rounds]
-        for key, label, colour in (
-            ("consistency", "raw features", drawing.BLUE),
-            ("consistency_seen", "what the classifier sees", drawing.ORANGE),
-            ("classifier_cosine", "classifiers", drawing.GREEN),
-        ):
-            if key != "consistency_seen" or seen is not None:
-                axes.plot(t, drawing.as_tensor([row.get(key) for row in rounds]), color=colour, label=label)
-        axes.set(xlabel="round", ylabel="mean cosine between clients")
+        lines = [("consistency", "prototypes, raw features", drawing.BLUE)]
+        lines += [] if seen is None else [("consistency_seen", "prototypes, what the classifier sees", drawing.ORANGE)]
+        drawing.over_rounds(axes, rounds, [*lines, ("classifier_cosine", "classifiers", drawing.GREEN)])
+        axes.set_ylabel("mean cosine between clients")
         axes.set_title("over rounds", fontsize=10)
-        drawing.plain_axes(axes)
         axes.legend(fontsize=8, frameon=False)
     return figure

@@ -198,7 +198,8 @@ def figure_of(matrix: Tensor, found: Gains | None, names: list[str]) -> Figure:
     figure = drawing.blank(11.5 if found else 7, 4.8)
     heat, *more = figure.subplots(1, 2 if found else 1, squeeze=False)[0]
     distances = matrix.clone().fill_diagonal_(float("nan"))  # a class is at no distance from itself
-    drawing.heat(figure, heat, distances, names, names, "sliced Wasserstein distance", "SW", "{:.1f}", cmap="viridis")
+    drawing.heat(figure, heat, distances, names, names, "sliced Wasserstein distance", "SW", "{:.2g}")
+    heat.set(xlabel="class", ylabel="class")
     for axes in more:
         assert found is not None
         groups = (("virtual features\n(forecast)", found.virtual_now, found.virtual_after),
