@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from headway.cli_options import number, out_of, run_folder
+from headway.diagnostics.catalogue import DIAGNOSTICS, chosen
 from headway.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:  # torch comes with it, and `headway --help` need not wait for that
@@ -21,22 +22,24 @@ if TYPE_CHECKING:  # torch comes with it, and `headway --help` need not wait for
 
 def diagnose_command(
     paths: list[str] = typer.Argument(..., metavar="RUN..."),  # noqa: B008  typer's way
-    only: str = typer.Option(None, "--only", help="some of the diagnostics, such as norms,collapse; all if not given"),
+    only: str = typer.Option(None, "--only", help=f"some of {', '.join(DIAGNOSTICS)}; all if not given"),
     out: str = typer.Option(None, "--out", help="the folder to save to [RUN/diagnostics]"),
-    clients: str = typer.Option("20", "--clients", help="clients whose local models are looked at, at most"),
+    clients: str = typer.Option(None, "--clients", help="clients whose local models are looked at, at most [20]"),
     as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
-    """Look at the models of finished runs: numbers and figures of the papers' diagnostics."""
+    """Look into finished runs: the papers' numbers and figures.
+
+    Saves each diagnostic as JSON, CSV tables and a PNG, and prints the figures to remember.
+    """
     from headway.cli import emit
-    from headway.diagnostics.catalogue import chosen
     from headway.diagnostics.looking import look
     from headway.diagnostics.subject import Subject
     from headway.progress import progress_for
     from headway.rundir import prepare_folder
 
     names = chosen(only)
-    most = number("clients", clients, int, 1, 1000)
+    most = number("clients", clients, int, 1, 1000) or 20
     runs = [finished(path) for path in paths]
     if twice := [path for i, path in enumerate(runs) if path in runs[:i]]:
         raise ConfigError(f"run={twice[0]}: it is named twice; name each run once")
@@ -46,8 +49,8 @@ def diagnose_command(
         steps = Steps(progress, str(path), len(names))
         subject = Subject.of(path, steps.say, most_clients=most)
         prepare_folder(folder)
-        progress.begin(f"{path}: diagnostics", 0, len(names)) if steps.live else None
         try:
+            steps.begin()
             results.append(look(subject, names, folder, steps.at))
         finally:
             progress.end()
@@ -63,6 +66,10 @@ class Steps:
         self.progress, self.label, self.total = progress, label, total
         self.live = isinstance(progress, Bar)
         self._last = 0.0
+
+    def begin(self) -> None:
+        if self.live:
+            self.progress.begin(f"{self.label}: diagnostics", 0, self.total)
 
     def at(self, done: int, name: str) -> None:
         if self.live:

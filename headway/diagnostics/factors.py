@@ -108,7 +108,7 @@ def figure_of(weights: Tensor, shown: dict[str, Factors], names: list[str]) -> F
         drawing.heat(figure, axes, f.inter, names, names, f"inter-class, {label}", "cos(P, P')", **drawing.COSINES)
         axes.set(xlabel="class", ylabel="class")
         columns = {"intra-class": f.intra, "alignment": f.alignment}
-        columns = {name: values for name, values in columns.items() if values.isfinite().any()}
+        columns = {name: values for name, values in columns.items() if values.isfinite().any()} or columns
         matrix = torch.stack(list(columns.values()), 1)  # [C, 1 or 2]
         drawing.heat(figure, both, matrix, list(columns), names, f"per class, {label}", "cosine", **drawing.COSINES)
         both.set_ylabel("class")

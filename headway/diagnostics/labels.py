@@ -19,6 +19,7 @@ ABOUT = (
     "common. Effective classes: the exponential of a client's label entropy, mean over clients. Gini: of the clients' "
     "sizes, 0 when all are equal. Clients without samples are left out of the label figures."
 )
+MOST_ROWS = 20_000
 
 
 def labels(subject: Subject) -> Finding:
@@ -35,6 +36,7 @@ def labels(subject: Subject) -> Finding:
         for c, name in enumerate(names)
         if counts[k, c]
     ]
+    tables = {"counts": table} if len(table) <= MOST_ROWS else {}  # partition.json has them all
     summary = {
         "js_divergence": facts["js_divergence"],
         "effective_classes": facts["effective_classes"],
@@ -50,6 +52,6 @@ def labels(subject: Subject) -> Finding:
     )
     title = f"{task.dataset.name}, {task.partition.spec}, seed {task.seed}"
     return Finding(
-        "labels", "Label distribution", ABOUT, summary, {"counts": table}, alt,
+        "labels", "Label distribution", ABOUT, summary, tables, alt,
         draw=lambda: figure_of(partition, y, [one_line(n, 24) for n in names], title, bubbles=True),
     )  # fmt: skip

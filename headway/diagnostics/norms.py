@@ -106,9 +106,9 @@ def norms_figure(found: Norms, per_client: list[dict[str, Any]], rounds: list[di
 # ---- 10.4
 def classifier_norms(subject: Subject) -> Finding:
     """||w_c|| per class and client beside label counts; the global ones before and after calibration (METHODS 10.4)."""
-    clients, names = subject.local_statistics, subject.names
     if subject.head.weights not in ("trainable", "ema_proto"):
         raise NotApplicable(f"the classifier of {subject.saved.recipe.title} is fixed, so its norms never change")
+    clients, names = subject.local_statistics, subject.names
     local = torch.stack([s.rows.norm(dim=1) for s in clients])  # [K, C]
     counts = torch.stack([s.counts for s in clients])  # [K, C]
     whole: dict[str, Tensor] = {}

@@ -52,9 +52,9 @@ def consistency_figures(clients: Sequence[LocalStatistics]) -> dict[str, float |
 
 def consistency(subject: Subject) -> Finding:
     """Prototype consistency per class and over classes; cosines between clients' classifiers (METHODS 10.6)."""
+    if len(subject.clients) < 2:
+        raise NotApplicable("one client is looked at, and consistency is between two")
     clients, names = subject.local_statistics, subject.names
-    if len(clients) < 2:
-        raise NotApplicable("there is one client, and consistency is between two")
     raw, seen = (class_consistency([getattr(s, space) for s in clients]) for space in ("raw", "seen"))
     owners = torch.stack([s.held for s in clients]).sum(0)  # [C]
     matrix = classifier_cosines([s.rows for s in clients])  # [K, K]

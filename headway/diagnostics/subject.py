@@ -75,6 +75,8 @@ class Subject:
             raise NotApplicable(f"under {recipe.title} every client keeps its own body, so there is no global model")
         if not bool(self.features.isfinite().all()):
             raise NotApplicable("the global model's features are not finite numbers")
+        if not bool(self.features.any()):
+            raise NotApplicable("every feature of the global model is zero: its body is dead")
 
     @property
     def shares_head(self) -> bool:

@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from calling import headway
 from headway import afterwards
 from headway.data.partition import describe
 from headway.diagnostics import looking
+from headway.diagnostics import separability as separability_module
 from headway.diagnostics.catalogue import DIAGNOSTICS, chosen, diagnostic
 from headway.diagnostics.factors import four_factors
 from headway.diagnostics.finding import Finding, NotApplicable
@@ -25,6 +27,8 @@ from headway.diagnostics.separability import separability
 from headway.diagnostics.subject import Subject
 from headway.errors import ConfigError
 from headway.experiment import Options, execute
+from headway.methods.ccvr import CCVR
+from headway.methods.oracle import Oracle
 from headway.settings import settings
 
 TASK = {"clients": 4, "rounds": 3, "train_size": 200, "test_size": 80, "model": "mlp_small", "partition": "dir(0.1)"}
@@ -56,8 +60,10 @@ def copied(runs, tmp_path):
 
 
 def quick(monkeypatch, *names: str) -> None:
-    """Diagnostics without their figures: the pictures are what takes time."""
+    """Diagnostics without their figures and with short retraining: those are what takes time."""
     plain = {name: diagnostic(name) for name in names or OURS}
+    for piece in (CCVR, Oracle):
+        monkeypatch.setattr(separability_module, piece.__name__, partial(piece, epochs=2))
     monkeypatch.setattr(looking, "diagnostic", lambda name: lambda s: replace(plain[name](s), draw=None))
 
 
@@ -336,3 +342,14 @@ def test_features_that_are_no_numbers_are_not_looked_at(runs) -> None:
     subject.__dict__["features"] = torch.full((2, 3), float("nan"))
     with pytest.raises(NotApplicable, match="not finite"):
         four_factors(subject)
+
+
+def test_a_dead_body_is_told_and_the_rest_is_looked_at(runs, tmp_path, monkeypatch) -> None:
+    quick(monkeypatch)
+    subject = Subject.of(runs("fedtc"))
+    with torch.no_grad():
+        for v in subject.saved.server.w.values():
+            v.zero_()
+    looked = looking.look(subject, ["four_factors", "norms", "consistency"], tmp_path, lambda done, name: None)
+    assert "dead" in looked.skipped["four_factors"]
+    assert [f.name for f in looked.findings] == ["norms", "consistency"]
