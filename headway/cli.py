@@ -1,5 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench;
-and those of the rooms beside it: reproduce."""
+"""The command line. Commands with much to say of their own live in cli_*.py and are registered here."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from rich.console import Console
 import headway
 from headway import cli_reproduce
 from headway.cli_help import Command, usage_sentence
+from headway.cli_looking import diagnose_command
 from headway.cli_options import (
     MOST_THREADS,
     PARTITION,
@@ -162,6 +162,9 @@ def personalise_command(
         run_folder(path), piece_for("a personalisation", "ft", piece), say=says(path, quiet or as_json)
     )
     emit(as_json, result, lambda c: show.personalisation(c, result))
+
+
+app.command("diagnose", cls=Command)(diagnose_command)
 
 
 @app.command("list", cls=Command)

@@ -17,6 +17,7 @@ ARGUMENTS = {  # kept here, as typer 0.20 loses the help of arguments beside cli
     "recipes": "one recipe or more, such as fedavg scaffold+fn",
     "path": "the run directory",
     "table": "PAPER/TABLE or PAPER/FIGURE, such as fedetf/table4; without it, all there are",
+    "paths": "one run directory or more",
     "what": "pieces, recipes, models, data or partitions [pieces]",
 }
 MEANT = {  # what other tools call our options

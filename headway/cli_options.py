@@ -46,6 +46,10 @@ HOW = {
     "address": Way("a running Ray cluster, HOST:PORT or auto; without it --engine ray starts a private one here"),
     "store": Way("where clients' memory rests; auto: memory, then disk", "auto", "auto|memory|disk"),
     "checkpoint_seconds": Way("seconds between checkpoints", "5", KINDS["number"]),
+    "watch": Way(
+        "look into models every evaluated round: all, or some of norms,collapse,consistency,drift,temperature,"
+        "steps; results stay the same"
+    ),
     "out": Way("the folder to write; a name under runs/ when not given"),
 }
 WANTED = {  # what stands for an option without a default: its kind and an example
@@ -57,6 +61,7 @@ WANTED = {  # what stands for an option without a default: its kind and an examp
     "clip_norm": ("a number", "10"),
     "seeds": ("seeds", "0,1,2"),
     "address": ("a cluster's address", "auto"),
+    "watch": ("names", "norms,drift"),
     "out": ("a folder", "runs/mine"),
 }
 
@@ -220,6 +225,7 @@ def how(given: dict[str, Any]) -> Ways:
         tune=bool(given.get("tune")),
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
+        watch=given["watch"] or (),
         progress=progress_for(Console(stderr=True), quiet),
     )
     return Ways(options, seeds_of(given["seeds"], given.get("seed")), out_of(given["out"]), given["json"])

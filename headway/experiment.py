@@ -47,6 +47,7 @@ from headway.task import Task, build
 from headway.tree import stream
 from headway.tuning import layout_for
 from headway.values import write_atomic
+from headway.watch import Watcher, watch_names
 
 
 class Stopped(Exception):
@@ -80,11 +81,19 @@ class Options:
     store: str = "auto"  # where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
+    watch: str | Sequence[str] = ()  # what of the models is measured after every evaluated round (watch.py)
     progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "watch", watch_names(self.watch))
 
     def engine_record(self) -> dict[str, str]:
         """What config.json keeps of the engine, so that `resume` finds it again."""
         return {"engine": self.engine} | ({} if self.address is None else {"address": self.address})
+
+    def watch_record(self) -> dict[str, list[str]]:
+        """The same of what is watched."""
+        return {"watch": list(self.watch)} if self.watch else {}
 
 
 def execute(
@@ -112,7 +121,9 @@ def execute(
             options.progress.say(f"note: {text}")
         if begun := can_continue(out, identity, options.overwrite):
             started = read_json(out / "config.json")["options"]
-            options = replace(options, threads=started["threads"])
+            if tuple(started.get("watch", ())) != options.watch:
+                options.progress.say("note: what is watched was settled when this run began, and stays so")
+            options = replace(options, threads=started["threads"], watch=started.get("watch", ()))
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
         else:
@@ -151,7 +162,8 @@ def resume(
         except CheckpointError:  # the checkpoint has all that the model was made from
             (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
-    how |= {"address": config["options"].get("address")} | dict(elsewhere or {})
+    how |= {"address": config["options"].get("address"), "watch": config["options"].get("watch", ())}
+    how |= dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
     check_engine(options.engine, options.address)
     parsed = parse_recipe(config["recipe"])
@@ -176,6 +188,8 @@ class Experiment:
         self.checkpoints = Checkpoints(out / "checkpoint", identity)
         self.engine = engine_for(recipe, task, options, store_for(out, task, options), self._tick)
         self.ids = personal_ids(task)
+        self.watcher = Watcher(recipe, task, self.engine.store, options.watch) if options.watch else None
+        self.files = ("metrics.jsonl", "timings.jsonl", *(("watch.jsonl",) if options.watch else ()))
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
         self.signal = 0
@@ -228,6 +242,8 @@ class Experiment:
             self._deaths = self.engine.deaths
         append(self.out / "metrics.jsonl", row)
         append(self.out / "timings.jsonl", times)
+        if self.watcher and due:
+            append(self.out / "watch.jsonl", strict(self.watcher.look(server, cast, reports)))
         self.server = server
         if server.round == s.rounds or time.monotonic() - self._saved >= self.options.checkpoint_seconds:
             self._checkpoint(server)
@@ -268,9 +284,9 @@ class Experiment:
 
     # ---- stopping and continuing
     def _checkpoint(self, server: Server) -> None:
-        for name in ("metrics.jsonl", "timings.jsonl"):
+        for name in self.files:
             flush(self.out / name)
-        sizes = {name: (self.out / name).stat().st_size for name in ("metrics.jsonl", "timings.jsonl")}
+        sizes = {name: (self.out / name).stat().st_size for name in self.files}
         self.checkpoints.save(server, self.engine.store, sizes)
         self._saved, self._saved_round = time.monotonic(), server.round
 
@@ -281,8 +297,8 @@ class Experiment:
             self.options.progress.say(f"checkpoint {what} is damaged and was passed over")
         if damaged and not found:
             self.options.progress.say("no whole checkpoint is left: training starts again at round 1")
-        for name in ("metrics.jsonl", "timings.jsonl"):
-            truncate(self.out / name, found.extra[name] if found else 0)
+        for name in self.files:
+            truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
             self.server, self._saved_round = found.server, found.server.round
             self.engine.store.put(found.clients)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headway.task import Task
 
 
-OWN_FOLDERS = ("checkpoint", "clients", "working", "calibrated", "personalised")
-OWN_SUFFIXES = (".safetensors", ".json", ".tmp")
+OWN_FOLDERS = ("checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics")
+OWN_SUFFIXES = (".safetensors", ".json", ".png", ".csv", ".tmp")
 
 
 def can_continue(out: Path, identity: Mapping[str, Any], overwrite: bool) -> bool:
@@ -117,7 +117,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "settings": task.settings.model_dump(),
         "options": {
             "device": options.device, "threads": torch.get_num_threads(), **options.engine_record(),
-            "store": options.store, "layout": task.layout,
+            "store": options.store, "layout": task.layout, **options.watch_record(),
         },
         "identity": dict(identity),
         "versions": {

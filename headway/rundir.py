@@ -33,6 +33,7 @@ OWN_FILES = (
     "partition.json",
     "metrics.jsonl",
     "timings.jsonl",
+    "watch.jsonl",
     "summary.json",
     "model.safetensors",
     "sampling.json",

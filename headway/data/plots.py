@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.data.partition import Partition, describe
 from headway.errors import DiskError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Ints = npt.NDArray[np.int64]
 BAR_CLIENTS = 60  # more bars than this and no label can be read
@@ -27,13 +30,32 @@ def plot(
     title: str = "",
 ) -> None:
     """A PNG of samples per client and class: stacked bars when few enough to read, else a heat map."""
+    png = io.BytesIO()
+    figure_of(p, labels, class_names, title).savefig(png, format="png", dpi=130)
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(png.getvalue())
+    except OSError as error:
+        raise DiskError(
+            f"plot '{path}' cannot be written ({error.strerror or error}); free space or check the folder"
+        ) from error
+
+
+def figure_of(
+    p: Partition,
+    labels: npt.NDArray[Any],
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+    bubbles: bool = False,
+) -> Figure:
+    """Samples per client and class: stacked bars (or bubbles) when few enough to read, else a heat map."""
     from matplotlib.figure import Figure
 
     counts = p.counts(labels)
     names = _names(class_names, p.classes)
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     if len(p) <= BAR_CLIENTS and p.classes <= BAR_CLASSES:
-        _bars(figure, counts, names)
+        (_bubbles if bubbles else _bars)(figure, counts, names)
     else:
         _heat(figure, counts, names)
     figure.suptitle(_plain_text(title or f"{p.spec}, {len(p)} clients, seed {p.seed}"), fontsize=12)
@@ -45,15 +67,7 @@ def plot(
         fontsize=9,
         color="0.35",
     )
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=130)
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(png.getvalue())
-    except OSError as error:
-        raise DiskError(
-            f"plot '{path}' cannot be written ({error.strerror or error}); free space or check the folder"
-        ) from error
+    return figure
 
 
 def rows(
@@ -102,6 +116,20 @@ def _bars(figure: Any, counts: Ints, names: list[str]) -> None:
         title="class",
         fontsize=9,
     )
+
+
+def _bubbles(figure: Any, counts: Ints, names: list[str]) -> None:
+    """A disc a client and class, its area in proportion to the samples."""
+    axes = figure.add_subplot()
+    room = min(620 / (len(counts) + 1), 300 / (len(names) + 1))  # points between two centres
+    client, label = np.nonzero(counts)
+    n = counts[client, label]
+    axes.scatter(client, label, s=(0.95 * room) ** 2 * n / max(int(counts.max()), 1), color="#0072B2", linewidths=0)
+    axes.set(xlabel="client", ylabel="class", xlim=(-0.7, len(counts) - 0.3), ylim=(-0.7, len(names) - 0.3))
+    axes.set_xticks(np.arange(len(counts))[:: -(-len(counts) // 30)])
+    axes.set_yticks(np.arange(len(names)), [_plain_text(n) for n in names], fontsize=8)
+    axes.set_title(f"the largest disc is {int(counts.max())} samples of one class", fontsize=9, color="0.35")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _heat(figure: Any, counts: Ints, names: list[str]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.comparison import safe_cell
 from headway.rundir import disk
 from headway.strict_json import strict
 from headway.values import write_atomic
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]  # one mapping a line of a CSV file; all with the same keys
 DPI = 130
+
+
+class NotApplicable(Exception):
+    """This diagnostic has nothing to look at in this run; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,45 @@ class Finding:
 
     def save(self, folder: Path) -> list[Path]:
         """The files of this finding; the JSON file is written last, so a finding that has one is whole."""
-        written = []
+        files: dict[Path, str | bytes] = {
+            folder / f"{self.name}.{key}.csv": csv_text(rows) for key, rows in self.tables.items()
+        }
+        if self.draw:
+            files[folder / f"{self.name}.png"] = self.picture()
+        record = json.dumps(self.record(), allow_nan=False) + "\n"
         with disk(folder / self.name):
-            for key, rows in self.tables.items():
-                written.append(folder / f"{self.name}.{key}.csv")
-                write_atomic(written[-1], csv_text(rows))
-            if self.draw:
-                png = io.BytesIO()
-                self.draw().savefig(png, format="png", dpi=DPI)
-                written.append(folder / f"{self.name}.png")
-                write_atomic(written[-1], png.getvalue())
-            written.append(folder / f"{self.name}.json")
-            write_atomic(written[-1], json.dumps(self.record(), allow_nan=False) + "\n")
-        return written
+            forget(folder, self.name)
+            try:
+                for path, data in files.items():
+                    write_atomic(path, data)
+                write_atomic(folder / f"{self.name}.json", record)
+            except BaseException:  # an interruption too: no part of a finding is left behind
+                for path in files:
+                    path.unlink(missing_ok=True)
+                raise
+        return [*files, folder / f"{self.name}.json"]
+
+    def picture(self) -> bytes:
+        """The figure as PNG; what the plotter has to say of letters it lacks is of no use to anybody."""
+        assert self.draw is not None
+        png = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.draw().savefig(png, format="png", dpi=DPI)
+        return png.getvalue()
+
+
+def forget(folder: Path, name: str) -> None:
+    """Take away an earlier finding of this name, its JSON file first: it is never seen beside newer tables."""
+    path = folder / f"{name}.json"
+    try:
+        found = json.loads(path.read_text())
+        tables = [key for key in found["tables"] if key.isidentifier()]
+    except (OSError, ValueError, KeyError, TypeError):
+        tables = []
+    path.unlink(missing_ok=True)
+    for old in (*(f"{name}.{key}.csv" for key in tables), f"{name}.png"):
+        (folder / old).unlink(missing_ok=True)
 
 
 def csv_text(rows: Rows) -> str:
@@ -69,8 +99,10 @@ def csv_text(rows: Rows) -> str:
 
 
 def cell(value: Any) -> Any:
+    from headway.comparison import safe_cell  # which knows experiments, and those know what is watched
+
     if isinstance(value, str):
-        return safe_cell(value)
+        return safe_cell(value) if value else value
     if isinstance(value, float):
         return f"{value:.6g}" if value == value else ""
     return "" if value is None else value

@@ -14,7 +14,12 @@ from torch import Tensor
 from headway import rounds
 from headway.afterwards import Saved, Say, load, silent
 from headway.client import train_client
+from headway.diagnostics.finding import NotApplicable
+from headway.diagnostics.geometry import shared_head
+from headway.diagnostics.local_statistics import LocalStatistics, statistics_of
+from headway.heads import Head
 from headway.models.net import Net
+from headway.rundir import Table, read_table
 from headway.task import Task
 
 LOOKED_AT = 10_000  # test samples a diagnostic uses at most
@@ -59,6 +64,38 @@ class Subject:
         """The global model after the last round, before any calibration."""
         return rounds.global_net(self.saved.server, self.saved.recipe, self.task)
 
+    @property
+    def has_global_model(self) -> bool:
+        return rounds.has_global_model(self.saved.recipe, self.task)
+
+    def need_global_model(self) -> None:
+        """For a diagnostic that looks at the global model's features."""
+        recipe = self.saved.recipe
+        if not self.has_global_model:
+            raise NotApplicable(f"under {recipe.title} every client keeps its own body, so there is no global model")
+        if not bool(self.features.isfinite().all()):
+            raise NotApplicable("the global model's features are not finite numbers")
+        if not bool(self.features.any()):
+            raise NotApplicable("every feature of the global model is zero: its body is dead")
+
+    @property
+    def shares_head(self) -> bool:
+        """Whether there is one classifier for all; where heads are personal, their mean stands for it."""
+        return self.saved.recipe.share("head.weight")
+
+    @cached_property
+    def head(self) -> Head:
+        """The global classifier before any calibration, or the mean of the clients' own where none is shared."""
+        saved = self.saved
+        server = saved.server if self.shares_head else rounds.with_mean_of_personal(saved.server, saved.engine.store)
+        net = self.net if server is saved.server else rounds.global_net(server, saved.recipe, self.task)
+        return shared_head(net)
+
+    @cached_property
+    def watched(self) -> Table:
+        """What was measured while the run went on: one row a watched round, none without --watch."""
+        return read_table(self.saved.run.path / "watch.jsonl")
+
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
         """The samples looked at: the global test set, or an even choice of it."""
@@ -87,6 +124,13 @@ class Subject:
             train_client(recipe, self.task, cast, engine.client(recipe, self.task, cast, k), apart_from_net=False)
             net = self.task.working_net(recipe)  # it still holds what the client ended with
             yield LocalModel(k, net.load(recipe.equip(cast.sent, self.counts[k])).eval(), self.counts[k])
+
+    @cached_property
+    def local_statistics(self) -> list[LocalStatistics]:
+        """Classifier, prototypes and norms of every chosen client, from one pass over the local models."""
+        return [
+            statistics_of(m.net, m.client, m.counts, self.task.data[m.client], self.test) for m in self.local_models()
+        ]
 
     @cached_property
     def counts(self) -> Tensor:

@@ -88,7 +88,8 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
 
 
 def order(job: Job, threads: int, options: Options) -> str:
-    return json.dumps(order_of(job.recipe, job.task, threads) | {"text": job.text, "store": options.store})
+    how = {"text": job.text, "store": options.store, "watch": list(options.watch)}
+    return json.dumps(order_of(job.recipe, job.task, threads) | how)
 
 
 def put_in_place(job: Job, files: Sequence[tuple[str, bytes]], options: Options) -> None:

@@ -157,7 +157,8 @@ class Runner:
         try:
             _, task = self._builder.build(job)
             with tempfile.TemporaryDirectory(prefix="headway-run-") as folder:
-                options = Options(device=job["device"], threads=job["threads"], store=job["store"])
+                how = {key: job[key] for key in ("device", "threads", "store", "watch")}
+                options = Options(**how)
                 run = execute(job["text"], task.settings, Path(folder) / "run", options, task=task)
                 return "", 0, files_of(run.path)
         except HeadwayError as error:

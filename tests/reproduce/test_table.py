@@ -79,26 +79,26 @@ SMALL = [f"--set={s}" for s in ("data=digits", "model=mlp_small", "train_size=40
 
 
 def test_a_table_from_the_command_line(tmp_path):
-    """CCVR's table on digits: one training serves three methods, and a second command only reads."""
-    words = ["reproduce", "ccvr/table2", "--rows", "cifar10,dir(0.1),fedavg,fedavg+ccvr,fedavg+oracle", *SMALL]
+    """CCVR's table on digits: one training serves both methods, and a second command only reads."""
+    words = ["reproduce", "ccvr/table3", "--rows", "dir(0.1),fedavg,fedavg+ccvr,virtual=0,virtual=50", *SMALL]
     words += ["--seeds", "0,1", "--out", str(tmp_path / "out"), "--workers", "1"]
     done = call(*words, "--json")
     table = done.json
     (group,) = table["groups"]
-    assert [line["method"] for line in group["lines"]] == ["fedavg", "fedavg+ccvr", "fedavg+oracle"]
+    assert [line["method"] for line in group["lines"]] == ["fedavg (virtual=0)", "fedavg+ccvr (virtual=50)"]
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1
     run = json.loads(next((tmp_path / "out" / "runs").glob("*/seed-1/summary.json")).read_text())
     calibrated = json.loads(next((tmp_path / "out" / "runs").glob("*/seed-1/calibrated/ccvr*.json")).read_text())
     other = json.loads(next((tmp_path / "out" / "runs").glob("*/seed-0/calibrated/ccvr*.json")).read_text())
     first = json.loads(next((tmp_path / "out" / "runs").glob("*/seed-0/summary.json")).read_text())
-    plain, ccvr, _ = group["lines"]
+    plain, ccvr = group["lines"]
     assert plain["ours"] == pytest.approx(50 * (run["global_acc"] + first["global_acc"]))
     assert ccvr["ours"] == pytest.approx(50 * (calibrated["after"] + other["after"]))
-    assert ccvr["paper"] == 62.68
-    text = (tmp_path / "out" / "table2.md").read_text()
-    assert "| fedavg+ccvr | 62.68 ± 0.54 |" in text
-    assert "headway reproduce ccvr/table2" in text
-    assert (tmp_path / "out" / "table2.csv").read_text().startswith("dataset,model,partition")
+    assert ccvr["paper"] == 61.07
+    text = (tmp_path / "out" / "table3.md").read_text()
+    assert "| fedavg+ccvr (virtual=50) | 61.07" in text
+    assert "headway reproduce ccvr/table3" in text
+    assert (tmp_path / "out" / "table3.csv").read_text().startswith("dataset,model,partition")
     again = call(*words)
     assert "round 1/2" not in again.err
     assert "assumed:" in again.out

@@ -1,0 +1,139 @@
+"""Neural collapse: do class means of the global model come to stand as a simplex, and samples on them (FedETF)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.diagnostics import drawing
+from headway.diagnostics.finding import Finding, NotApplicable
+from headway.diagnostics.geometry import class_means, cosines, embedded, known_mean, pairs, rows_of, unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from headway.diagnostics.subject import Subject
+
+ABOUT = (
+    "Neural collapse of the global model on test samples; 0 is perfect for all but the cosine. NC1: spread within "
+    "classes against spread between them. NC2: how far the angles between centred class means are from a simplex "
+    "(all cosines -1/(C-1)), and how unequal their lengths. NC3: distance between the centred class means and the "
+    "weight vectors, both scaled to one; and their mean cosine (1 is perfect). The neural-collapse error is NC2 of "
+    "class means that are not centred, as in FedETF's Figures 5b and 6a (Li et al., 2023). It is taken on raw "
+    "features, so that recipes compare, and on what the classifier sees."
+)
+SPACES = {"raw": ("raw features", drawing.BLUE), "seen": ("what the classifier sees", drawing.ORANGE)}
+RANK = 1e-10  # eigenvalues of Sigma_B below this share of the largest are its null space: its rank is C - 1
+
+
+def target(classes: int) -> float:
+    """The cosine between any two vertices of a simplex, -1/(C-1)."""
+    return -1 / (classes - 1)
+
+
+def collapse_error(P: Tensor) -> float | None:
+    """MSE over pairs between cos(P_c, P_c') and -1/(C-1), of prototypes [C, d]; unknown rows take no part."""
+    return known_mean((pairs(cosines(P)) - target(len(P))).square())
+
+
+def within(h: Tensor, y: Tensor, P: Tensor) -> Tensor:
+    """Sigma_W: the mean over classes of the covariance within a class (1/n_c), [d, d]."""
+    centred = h.double() - P[y]  # [n, d]
+    n = torch.bincount(y, minlength=len(P))  # [C]
+    share = 1 / (n[y] * int((n > 0).sum()))  # [n]
+    return (centred * share[:, None]).T @ centred
+
+
+def collapse_figures(h: Tensor, y: Tensor, rows: Tensor) -> dict[str, float | None]:
+    """NC1, NC2, NC3 and the neural-collapse error of features h [n, d]; rows are weight vectors [C, d'].
+
+    Classes without samples take no part; NC3 is unknown where weights live in another space than h.
+    """
+    classes = len(rows)
+    P = class_means(h, y, classes)  # [C, d]
+    here = P.isfinite().all(1)  # [C]
+    centre = h.double().mean(0)  # h_G, [d]
+    M = P[here] - centre  # [C', d] h_c - h_G
+    sigma_w, sigma_b = within(h, y, P), M.T @ M / len(M)  # [d, d]
+    between = float(sigma_b.trace())
+    found: dict[str, float | None] = dict.fromkeys(
+        ("nc1", "nc1_traces", "nc2_angles", "nc2_lengths", "nc3", "nc3_cosine")
+    )
+    if between > 0:
+        inverse = torch.linalg.pinv(sigma_b, rtol=RANK, hermitian=True)
+        found["nc1"] = float((sigma_w * inverse).sum()) / len(M)  # trace(Sigma_W pinv(Sigma_B)) / C, both symmetric
+        found["nc1_traces"] = float(sigma_w.trace()) / between
+        found["nc2_angles"] = known_mean((pairs(cosines(M)) - target(classes)).square())
+        lengths = M.norm(dim=1)
+        found["nc2_lengths"] = float(lengths.std(correction=0) / lengths.mean())
+        W = rows[here].double()
+        if W.shape == M.shape:
+            found["nc3"] = float((W / W.norm() - M / M.norm()).norm())
+            found["nc3_cosine"] = known_mean((unit(M) * unit(W)).sum(1))
+    return {"error": collapse_error(P)} | {
+        key: drawing.number(v) if v is not None else None for key, v in found.items()
+    }
+
+
+def collapse(subject: Subject) -> Finding:
+    """NC1, NC2, NC3 and the neural-collapse error, of raw features and of what the classifier sees (METHODS 10.5)."""
+    subject.need_global_model()
+    if subject.classes < 2:
+        raise NotApplicable("one class has no angles")
+    (_, y), head, names = subject.test, subject.head, subject.names
+    rows = rows_of(head)  # [C, d]
+    spaces = {"raw": subject.features}
+    if head.feat != "id":
+        spaces["seen"] = embedded(head, subject.features)
+    figures = {space: collapse_figures(e, y, rows if head.feat != "proj+l2" or space == "seen" else rows[:, :0])
+               for space, e in spaces.items()}  # fmt: skip
+    summary: dict[str, float | None] = {}
+    for space, found in figures.items():
+        summary |= {key if space == "raw" else f"{key}_seen": value for key, value in found.items()}
+    angles = {space: cosines(class_means(e, y, len(rows))) for space, e in spaces.items()}  # [C, C] each
+    rounds = [row for row in subject.watched if "nc_error" in row]
+    tables: dict[str, list[dict[str, Any]]] = {
+        "measures": [{"space": space, **found} for space, found in figures.items()],
+        **{f"cosines_{space}": drawing.matrix_rows("class", names, m, "cosine") for space, m in angles.items()},
+    }
+    if rounds:
+        tables["rounds"] = [{key: row.get(key) for key in ("round", "nc_error", "nc_error_seen")} for row in rounds]
+    alt = (
+        f"Cosines between class means; a simplex would have {target(subject.classes):.3f} everywhere. The mean squared "
+        f"distance from it, the neural-collapse error, is {drawing.told(summary['error'])} on raw features"
+        + (f" and {drawing.told(summary['error_seen'])} on what the classifier sees." if "seen" in spaces else ".")
+    )
+    return Finding(
+        "collapse", "Neural collapse", ABOUT, summary, tables, alt,
+        draw=lambda: figure_of(angles, rounds, names),
+    )  # fmt: skip
+
+
+def figure_of(angles: dict[str, Tensor], rounds: list[dict[str, Any]], names: list[str]) -> Figure:
+    """The cosines of class means as a heat map and as a histogram beside the simplex's; the error over rounds."""
+    curves = len(rounds) > 1
+    figure = drawing.blank(15.5 if curves else 11.5, 4.8)
+    heat, histogram, *more = figure.subplots(1, 3 if curves else 2)
+    space, matrix = list(angles.items())[-1]
+    label = SPACES[space][0]
+    drawing.heat(figure, heat, matrix, names, names, f"class means of {label}", "cosine", **drawing.COSINES)
+    heat.set(xlabel="class", ylabel="class")
+    edges = torch.linspace(-1, 1, 41)
+    for space, matrix in angles.items():
+        label, colour = SPACES[space]
+        histogram.hist(pairs(matrix).cpu().numpy(), bins=edges.numpy(), color=colour, alpha=0.6, label=label)
+    ideal = target(len(names))
+    histogram.axvline(ideal, color="black", linestyle="--", label=f"simplex, {ideal:.2f}")
+    histogram.set(xlabel="cosine between two class means", ylabel="pairs of classes", xlim=(-1.02, 1.02))
+    histogram.set_title("distance from a simplex", fontsize=10)
+    drawing.plain_axes(histogram)
+    histogram.set_ylim(top=1.3 * histogram.get_ylim()[1])  # room for the legend
+    histogram.legend(fontsize=8, frameon=False)
+    for axes in more:
+        drawing.over_rounds(axes, rounds, [("nc_error", *SPACES["raw"]), ("nc_error_seen", *SPACES["seen"])])
+        axes.set(ylabel="neural-collapse error", ylim=(0, None))
+        axes.set_title("over rounds", fontsize=10)
+        axes.legend(fontsize=8, frameon=False)
+    return figure

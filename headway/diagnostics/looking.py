@@ -1,0 +1,74 @@
+"""Several diagnostics of one run, each saved as soon as it is known; one that fails does not lose the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.diagnostics.catalogue import diagnostic
+from headway.diagnostics.finding import Finding, NotApplicable, forget
+from headway.diagnostics.subject import Subject
+from headway.errors import DiskError, HeadwayError
+
+OWN = "headway.diagnostics"
+
+
+@dataclass
+class Looked:
+    """What came of looking at one run."""
+
+    run: Path
+    folder: Path
+    findings: list[Finding] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # name -> why there is nothing to look at
+    failed: dict[str, str] = field(default_factory=dict)  # name -> what went wrong
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "folder": str(self.folder),
+            "findings": {f.name: dict(f.summary) for f in self.findings},
+            "skipped": self.skipped,
+            "failed": self.failed,
+        }
+
+
+def look(subject: Subject, names: Sequence[str], folder: Path, step: Callable[[int, str], None]) -> Looked:
+    """The diagnostics of these names, saved into the folder; `step` hears how many are done and which one is next."""
+    looked = Looked(subject.saved.run.path, folder)
+    for done, name in enumerate(names):
+        step(done, name)
+        why = ""
+        try:
+            finding = diagnostic(name)(subject)
+            finding.save(folder)
+            looked.findings.append(finding)
+            continue
+        except NotApplicable as reason:
+            looked.skipped[name] = str(reason)
+        except ModuleNotFoundError as error:
+            looked.skipped[name] = f"it needs {error.name}, which is not installed"
+        except DiskError:
+            raise
+        except HeadwayError as error:
+            why = str(error)
+        except (MemoryError, torch.OutOfMemoryError):
+            why = "there is not enough memory; look at fewer clients with --clients, or on a larger machine"
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            why = "there is not enough memory; look at fewer clients with --clients, or on a larger machine"
+        if why:
+            looked.failed[name] = why
+        forget(folder, name)  # what an earlier look left there is no longer what this one says
+    step(len(names), "")
+    return looked
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """torch has no class of its own for a CPU that has no memory left."""
+    return "not enough memory" in str(error) or "can't allocate memory" in str(error)

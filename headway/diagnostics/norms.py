@@ -1,0 +1,187 @@
+"""Norms of weights and features: of classes a client has and lacks (FedFN), and class by class (CCVR)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.diagnostics import drawing
+from headway.diagnostics.finding import Finding, NotApplicable
+from headway.diagnostics.geometry import known_mean, rows_of, shared_head
+from headway.diagnostics.local_statistics import LocalStatistics, Norms, mean_norms
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from headway.diagnostics.subject import Subject
+
+ABOUT = (
+    "Mean norms after local training of the last global model. ID: over the classes a client has training samples of; "
+    "OOD: over those it lacks; global: of the global model over all classes. Features are taken on test samples with "
+    "labels in those classes. A client whose ID norms stand above the global ones has grown for its own classes: the "
+    "discrepancy, local ID minus global, grows with the skew. Drawn as in FedFN's Figures 2 and 3 (Kim et al., 2023)."
+)
+CLASSES = (
+    "The norm of each class's weight vector in the clients' classifiers after local training, beside the samples of "
+    "that class each client has; and in the global classifier, before and after calibration where there is one. "
+    "Local norms that follow the label counts show a biased classifier; `correlation` is the mean over clients of "
+    "Pearson's correlation between counts and norms. Drawn as in CCVR's Figures 3, 10 and 12 (Luo et al., 2021)."
+)
+SIDES = (("id", "local, classes it has (ID)", drawing.BLUE), ("ood", "local, classes it lacks (OOD)", drawing.ORANGE))
+
+
+# ---- 10.2
+def norms(subject: Subject) -> Finding:
+    """Weight and feature norms on a client's own classes, on the others, and of the global model (METHODS 10.2)."""
+    clients = subject.local_statistics
+    weight = feature = None
+    if subject.has_global_model:
+        weight = float(rows_of(subject.head).norm(dim=1).mean())
+        feature = drawing.number(subject.features.double().norm(dim=1).mean())
+    found = mean_norms(clients, weight, feature)
+    summary = asdict(found) | {
+        "weight_discrepancy": difference(found.weight_id, weight),
+        "feature_discrepancy": difference(found.feature_id, feature),
+    }
+    per_client = [per_client_row(s) for s in clients]
+    keys = tuple(asdict(found))
+    rounds = [
+        {"round": row["round"], **{key: row.get(key) for key in keys}} for row in subject.watched if keys[0] in row
+    ]
+    tables = {"per_client": per_client} | ({"rounds": rounds} if rounds else {})
+    told = {key: drawing.told(value) for key, value in summary.items()}
+    alt = (
+        f"Weight norms: local ID {told['weight_id']}, local OOD {told['weight_ood']}, global {told['weight_global']}. "
+        f"Feature norms: local ID {told['feature_id']}, local OOD {told['feature_ood']}, global "
+        f"{told['feature_global']}." + (f" Curves over {len(rounds)} watched rounds." if rounds else "")
+    )
+    return Finding(
+        "norms", "Norms on own and other classes", ABOUT, summary, tables, alt,
+        draw=lambda: norms_figure(found, per_client, rounds),
+    )  # fmt: skip
+
+
+def difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def per_client_row(s: LocalStatistics) -> dict[str, Any]:
+    (w_id, w_ood), (f_id, f_ood) = s.weight_norms(), s.feature_norms()
+    return {"client": s.client, "classes": int(s.held.sum()), "weight_id": w_id, "weight_ood": w_ood,
+            "feature_id": f_id, "feature_ood": f_ood}  # fmt: skip
+
+
+def norms_figure(found: Norms, per_client: list[dict[str, Any]], rounds: list[dict[str, Any]]) -> Figure:
+    figure = drawing.blank(11, 4.6)
+    for axes, what in zip(figure.subplots(1, 2), ("weight", "feature"), strict=True):
+        drawing.plain_axes(axes)
+        every = getattr(found, f"{what}_global")
+        if len(rounds) > 1:
+            drawing.over_rounds(axes, rounds, [(f"{what}_{side}", label, colour) for side, label, colour in SIDES])
+            line = drawing.as_tensor([row[f"{what}_global"] for row in rounds])
+            axes.plot([row["round"] for row in rounds], line, "k--", label="global, all classes")
+        else:
+            for place, (side, label, colour) in enumerate(SIDES):
+                values = drawing.as_tensor([row[f"{what}_{side}"] for row in per_client])
+                spread = torch.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else torch.zeros(1)
+                axes.scatter(place + spread, values, color=colour, s=22, alpha=0.8, label=label)
+                mean = getattr(found, f"{what}_{side}")
+                if mean is not None:
+                    axes.hlines(mean, place - 0.32, place + 0.32, color=colour, linewidth=2)
+            if every is not None:
+                axes.axhline(every, color="black", linestyle="--", label="global, all classes")
+            axes.set_xticks([0, 1], ["local ID", "local OOD"])
+            axes.set_xlabel("a dot is a client, in the order of their ids; a bar is their mean")
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+        axes.set_ylabel("mean norm")
+        axes.set_title("weight vectors ||w||" if what == "weight" else "features ||f(x)||", fontsize=11)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    return figure
+
+
+# ---- 10.4
+def classifier_norms(subject: Subject) -> Finding:
+    """||w_c|| per class and client beside label counts; the global ones before and after calibration (METHODS 10.4)."""
+    if subject.head.weights not in ("trainable", "ema_proto"):
+        raise NotApplicable(f"the classifier of {subject.saved.recipe.title} is fixed, so its norms never change")
+    clients, names = subject.local_statistics, subject.names
+    local = torch.stack([s.rows.norm(dim=1) for s in clients])  # [K, C]
+    counts = torch.stack([s.counts for s in clients])  # [K, C]
+    whole: dict[str, Tensor] = {}
+    if subject.has_global_model:
+        whole["global"] = rows_of(subject.head).norm(dim=1).cpu()  # [C]
+        whole |= calibrated(subject)
+    tables: dict[str, list[dict[str, Any]]] = {
+        "local": [
+            {"client": s.client, "class": name, "samples": int(counts[k, c]), "norm": float(local[k, c])}
+            for k, s in enumerate(clients)
+            for c, name in enumerate(names)
+        ]
+    }
+    if whole:
+        tables["global"] = [
+            {"class": name, **{key: float(v[c]) for key, v in whole.items()}} for c, name in enumerate(names)
+        ]
+    alike = [correlation(counts[k].double(), local[k]) for k in range(len(clients))]
+    summary: dict[str, float | None] = {"correlation": known_mean(alike), "local_spread": known_mean(spread(local))}
+    for key, v in whole.items():
+        summary[f"{key}_spread"] = drawing.number(spread(v[None])[0])
+    alt = (
+        f"Heat maps over clients and classes: label counts, and weight norms after local training; their correlation "
+        f"is {drawing.told(summary['correlation'])} on average."
+        + (f" Below, norms per class of {', '.join(whole)}." if whole else "")
+    )
+    ids = [str(s.client) for s in clients]
+    return Finding(
+        "classifier_norms", "Classifier weight norms", CLASSES + " A spread is the standard deviation over classes "
+        "divided by the mean.", summary, tables, alt,
+        draw=lambda: classifier_figure(counts, local, whole, ids, names),
+    )  # fmt: skip
+
+
+def spread(rows: Tensor) -> Tensor:
+    """std / mean over classes of each row, [K]."""
+    return rows.std(dim=1, correction=0) / rows.mean(dim=1)
+
+
+def correlation(a: Tensor, b: Tensor) -> float | None:
+    """Pearson's; None where one of the two does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    size = float(a.norm() * b.norm())
+    return float(a @ b) / size if size > 0 else None
+
+
+def calibrated(subject: Subject) -> dict[str, Tensor]:
+    """||w_c|| of every calibrated classifier of this run, [C]: by its own recipe, or by `headway calibrate`."""
+    run = replace(subject.saved.run, task=subject.task)
+    files = {"calibrated": run.path / "model.safetensors"} if run.summary.get("calibrated") else {}
+    files |= {path.stem: path for path in sorted((run.path / "calibrated").glob("*.safetensors"))}
+    return {name: rows_of(shared_head(run._net(path))).norm(dim=1).cpu() for name, path in files.items()}
+
+
+def classifier_figure(
+    counts: Tensor, local: Tensor, whole: dict[str, Tensor], ids: list[str], names: list[str]
+) -> Figure:
+    figure = drawing.blank(12, 8.4 if whole else 5)
+    top, *below = figure.subfigures(2 if whole else 1, 1, height_ratios=(3, 2) if whole else None, squeeze=False)[:, 0]
+    left, right = top.subplots(1, 2)
+    drawing.heat(top, left, counts, names, ids, "label distribution", "training samples", "{:.0f}", cmap="Blues")
+    drawing.heat(top, right, local, names, ids, "weight norms after local training", "||w||")
+    for axes in (left, right):
+        axes.set(xlabel="class", ylabel="client")
+    if whole:
+        axes = below[0].subplots()
+        marks = zip("os^Dv<>P", (drawing.BLUE, drawing.ORANGE, drawing.GREEN, drawing.PURPLE) * 2, strict=True)
+        for (name, v), (mark, colour) in zip(whole.items(), marks, strict=False):
+            label = {"global": "before calibration" if len(whole) > 1 else "global model"}.get(name, name)
+            axes.plot(range(len(v)), v, marker=mark, color=colour, markersize=5, label=drawing.short(label, 40))
+        drawing.plain_axes(axes)
+        drawing.name_x(axes, names)
+        axes.set(xlabel="class", ylabel="||w||", ylim=(0, None))
+        axes.set_title("global classifier", fontsize=10)
+        axes.legend(fontsize=9, frameon=False)
+    return figure

@@ -1,0 +1,216 @@
+"""Separability of the class Gaussians, and the gain a calibration of the classifier may bring (CCVR)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway import rounds
+from headway.calibration import classifier_of
+from headway.diagnostics import drawing
+from headway.diagnostics.accuracy import global_score
+from headway.diagnostics.finding import Finding, NotApplicable
+from headway.diagnostics.geometry import known_mean, pairs
+from headway.errors import RecipeError
+from headway.methods.ccvr import CCVR
+from headway.methods.oracle import Oracle
+from headway.models.net import Net
+from headway.moments import Moments
+from headway.recipes import spell
+from headway.tree import stream
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from headway.diagnostics.subject import Subject
+
+DIRECTIONS = 200  # L
+FRESH = 200  # virtual features a class that the forecast is judged on
+MOST_BYTES = 2**30  # of the class covariances
+MOST_REAL = 10_000  # real features the oracle is retrained on: more take minutes
+ABOUT = (
+    "Each class is a Gaussian of what the classifier sees, pooled exactly from the clients' counts, means and "
+    "covariances on their training data. The heat map is the sliced 2-Wasserstein distance between two of them, over "
+    f"{DIRECTIONS} random directions; `sw` is the mean over pairs. CCVR's Figure 6 (Luo et al., 2021) observes that "
+    "calibration gains more where sw is larger. `forecast` is a gain too, and needs no test sample: the accuracy of "
+    "CCVR's retrained classifier minus that of the present one, both on fresh virtual features drawn from these "
+    "Gaussians, the same number of each class. It is right as far as features are Gaussian; "
+    "it cannot see how training and test features differ. `oracle_gain` is measured, not forecast: test accuracy after "
+    "the same retraining on real training features, minus the present one; no calibration of the classifier can be "
+    "expected to do much better."
+)
+
+
+def directions(d: int, count: int, rng: torch.Generator) -> Tensor:
+    """Random unit vectors, [L, d]."""
+    theta = torch.randn(count, d, generator=rng, dtype=torch.float64)
+    return theta / theta.norm(dim=1, keepdim=True)
+
+
+def sliced_wasserstein(classes: Sequence[Moments], theta: Tensor) -> Tensor:
+    """SW between any two of the Gaussians, [C, C]: the closed form of one-dimensional Gaussians, over directions.
+
+    W2^2 = (theta.(mu_a - mu_b))^2 + (sqrt(theta^T Sigma_a theta) - sqrt(theta^T Sigma_b theta))^2
+    """
+    mu = torch.stack([m.mean @ theta.T for m in classes])  # [C, L]
+    sigma = torch.stack([((theta @ m.cov) * theta).sum(1).clamp(min=0).sqrt() for m in classes])  # [C, L]
+    return torch.stack(
+        [((mu - a).square() + (sigma - s).square()).mean(1).sqrt() for a, s in zip(mu, sigma, strict=True)]
+    )
+
+
+def sampled_wasserstein(a: Tensor, b: Tensor, theta: Tensor) -> float:
+    """The same between two equally large sets of vectors [n, d], without any Gaussian: sorted projections."""
+    gap = (a.double() @ theta.T).sort(0).values - (b.double() @ theta.T).sort(0).values  # [n, L]
+    return float(gap.square().mean().sqrt())
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the clients' training data look like to the classifier."""
+
+    classes: dict[int, Moments]
+    e: Tensor  # [n, d] real features, at most MOST_REAL or so
+    y: Tensor  # [n]
+    whole: bool  # whether those are all
+
+
+def pooled(subject: Subject, net: Net) -> Pool:
+    """One pass over all clients, one client's features in memory at a time."""
+    task, d = subject.task, classifier_of(net).weight.shape[1]
+    need = 8 * subject.classes * d * d
+    if need > MOST_BYTES:
+        raise NotApplicable(f"covariances of {subject.classes} classes and {d} features need {need / 2**30:.1f} GB")
+    everyone = task.everyone()
+    every = -(-sum(map(task.data.size, everyone)) // MOST_REAL)
+    so_far: dict[int, Moments] = {}
+    held: list[tuple[Tensor, Tensor]] = []
+    for done, k in enumerate(everyone):
+        subject.say(f"features of client {done + 1} of {len(everyone)}")
+        x, y = task.data[k]
+        e = net.embedding_of(x)  # [n_k, d]
+        for c in y.unique().tolist():
+            m = Moments.of(e[y == c])
+            so_far[c] = Moments.pool([so_far[c], m]) if c in so_far else m  # Eqs. (3), (4)
+        held.append((e[::every].clone(), y[::every]))
+    e, y = (torch.cat(part) for part in zip(*held, strict=True))
+    return Pool({c: so_far[c] for c in sorted(so_far)}, e, y, every == 1)
+
+
+def with_spread(classes: dict[int, Moments]) -> dict[int, Moments]:
+    """A class with a single feature borrows the mean covariance of the others, as in CCVR."""
+    covs = [m.cov for m in classes.values() if m.n > 1]
+    if not covs:
+        return classes
+    mean = torch.stack(covs).mean(0)
+    return {c: m if m.n > 1 else m.with_cov(mean) for c, m in classes.items()}
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Accuracies with the classifier as it is, and retrained."""
+
+    now: float  # on the test set
+    oracle: float  # after retraining on real features, on the test set
+    virtual_now: float  # on fresh virtual features
+    virtual_after: float  # after CCVR, on the same
+
+
+def gains(subject: Subject, pool: Pool) -> Gains | None:
+    """None where a recipe's classifier cannot be retrained."""
+    saved, task = subject.saved, subject.task
+    like: dict[str, Any] = {"replace_head": saved.recipe.head().get("weights", "trainable") != "trainable"}
+    like |= {} if subject.shares_head else {"global_head": "mean_of_personal"}
+    ccvr, oracle = CCVR(**like), Oracle(**like)
+    try:
+        recipes = [saved.with_piece(spell(piece), "calib") for piece in (ccvr, oracle)]
+    except RecipeError:
+        return None
+    start = rounds.calibration_start(saved.server, recipes[0], saved.engine.store)
+
+    def fresh() -> Net:
+        return rounds.global_net(start, recipes[0], task)
+
+    subject.say("retraining on virtual features")
+    survey = {str(c): m for c, m in pool.classes.items()}
+    virtual = ccvr.calibrate(fresh(), [survey], stream(task.seed, "finish")).eval()
+    subject.say("retraining on real features")
+    real = oracle.calibrate(fresh(), [{"e": pool.e, "y": pool.y}], stream(task.seed, "finish")).eval()
+    rng = stream(task.seed, "forecast")
+    drawn = {c: m.sample(FRESH, rng) for c, m in with_spread(pool.classes).items()}  # [FRESH, d] each
+    return Gains(
+        global_score(fresh(), saved.engine, task).acc,
+        global_score(real, saved.engine, task).acc,
+        *(virtual_accuracy(net, drawn) for net in (fresh(), virtual)),
+    )
+
+
+@torch.no_grad()
+def virtual_accuracy(net: Net, drawn: dict[int, Tensor]) -> float:
+    """The share of virtual features that the classifier puts into the class they were drawn from."""
+    head = classifier_of(net)
+    right = sum(int((head.logits(e).argmax(1) == c).sum()) for c, e in drawn.items())
+    return right / sum(map(len, drawn.values()))
+
+
+def separability(subject: Subject) -> Finding:
+    """Sliced Wasserstein distances between class Gaussians, a forecast and the oracle's gain (METHODS 10.7)."""
+    subject.need_global_model()
+    net = subject.net
+    pool = pooled(subject, net)
+    if len(pool.classes) < 2:
+        raise NotApplicable("the clients hold one class, and a distance is between two")
+    names = [subject.names[c] for c in pool.classes]
+    theta = directions(pool.e.shape[1], DIRECTIONS, stream(subject.task.seed, "sliced")).to(pool.e.device)
+    matrix = sliced_wasserstein(list(pool.classes.values()), theta).cpu()  # [C', C']
+    found = gains(subject, pool)
+    summary: dict[str, Any] = {"sw": known_mean(pairs(matrix))}
+    if found:
+        summary |= {
+            "forecast": found.virtual_after - found.virtual_now,
+            "oracle_gain": found.oracle - found.now,
+            "accuracy": found.now,
+            "oracle_accuracy": found.oracle,
+            "oracle_features": len(pool.y),
+        }
+    alt = f"Distances between class Gaussians: mean {drawing.told(summary['sw'])}, from " + (
+        f"{drawing.told(float(pairs(matrix).min()))} to {drawing.told(float(pairs(matrix).max()))}."
+    )
+    note = "" if found else " The gains are left out: this recipe's classifier cannot be retrained on the server."
+    if found:
+        forecast, measured = (100 * summary[key] for key in ("forecast", "oracle_gain"))
+        alt += f" Forecast gain {forecast:.1f} points, measured oracle gain {measured:.1f}."
+        note = (
+            "" if pool.whole else f" The oracle is retrained on {len(pool.y)} of the training features, evenly chosen."
+        )
+    return Finding(
+        "separability", "Separability of class Gaussians", ABOUT + note, summary,
+        {"distances": drawing.matrix_rows("class", names, matrix, "sw")}, alt,
+        draw=lambda: figure_of(matrix, found, names),
+    )  # fmt: skip
+
+
+def figure_of(matrix: Tensor, found: Gains | None, names: list[str]) -> Figure:
+    figure = drawing.blank(11.5 if found else 7, 4.8)
+    heat, *more = figure.subplots(1, 2 if found else 1, squeeze=False)[0]
+    distances = matrix.clone().fill_diagonal_(float("nan"))  # a class is at no distance from itself
+    drawing.heat(figure, heat, distances, names, names, "sliced Wasserstein distance", "SW", "{:.2g}")
+    heat.set(xlabel="class", ylabel="class")
+    for axes in more:
+        assert found is not None
+        groups = (("virtual features\n(forecast)", found.virtual_now, found.virtual_after),
+                  ("test set\n(oracle, measured)", found.now, found.oracle))  # fmt: skip
+        for place, (_, before, after) in enumerate(groups):
+            for shift, value, colour in ((-0.2, before, drawing.GREY), (0.2, after, drawing.BLUE)):
+                axes.bar(place + shift, 100 * value, 0.36, color=colour)
+                axes.text(place + shift, 100 * value + 1, f"{100 * value:.1f}", ha="center", fontsize=9)
+            axes.text(place, 108, f"gain {100 * (after - before):+.1f}", ha="center", fontsize=10)
+        axes.set_xticks([0, 1], [name for name, _, _ in groups])
+        axes.set(ylabel="accuracy, %", ylim=(0, 116), yticks=range(0, 101, 20))
+        axes.set_title("classifier as it is (grey) and retrained (blue)", fontsize=10)
+        drawing.plain_axes(axes)
+    return figure

@@ -1,0 +1,206 @@
+"""Live watching: figures of the models after every evaluated round, for curves over rounds. It looks and never touches.
+
+Every figure is computed in a net of its own, with no random numbers, so a watched run is the unwatched one bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway import rounds
+from headway.client import first_client
+from headway.diagnostics.collapse import collapse_error
+from headway.diagnostics.geometry import class_means, embedded, known_mean, pairs, rows_of, shared_head
+from headway.diagnostics.local_statistics import LocalStatistics, mean_norms, sample_norms, statistics_of
+from headway.diagnostics.prototypes import consistency_figures
+from headway.errors import ConfigError, nearest
+from headway.local import in_head
+from headway.models.net import Net
+from headway.recipes import Recipe
+from headway.state import Broadcast, Report, Server
+from headway.tree import Tree
+
+if TYPE_CHECKING:
+    from headway.engine.store import ClientStore
+    from headway.task import Task
+
+MOST_TESTS = 2000  # test samples of a watched round
+MOST_CLIENTS = 20
+MOST_OWN = 1000  # training samples of a client, for its prototypes
+COLUMNS = 2**18  # parameters of every client that are in float64 at a time
+WATCHED = ("norms", "collapse", "consistency", "drift", "temperature", "steps")
+
+
+def watch_names(asked: str | Sequence[str]) -> tuple[str, ...]:
+    """`norms,drift` or `all` as names, in the order of their columns."""
+    parts = asked.split(",") if isinstance(asked, str) else list(asked)
+    names = [str(part).strip() for part in parts]
+    for name in names:
+        if name not in (*WATCHED, "all"):
+            raise ConfigError(
+                f"watch={name or repr(name)}: nothing of that name is watched; {nearest(name, (*WATCHED, 'all'))}"
+            )
+    return tuple(name for name in WATCHED if name in names or "all" in names)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a watched round left, and what is computed of it at most once."""
+
+    watcher: Watcher
+    server: Server
+    cast: Broadcast
+    reports: Sequence[Report]  # of the clients that are looked at
+
+    @cached_property
+    def net(self) -> Net:
+        return rounds.global_net(self.server, self.watcher.recipe, self.watcher.task)
+
+    @cached_property
+    def clients(self) -> list[LocalStatistics]:
+        return [self.watcher.statistics(self.cast, report) for report in self.reports]
+
+
+class Watcher:
+    """Looks at a round's models. `names` are some of WATCHED."""
+
+    def __init__(self, recipe: Recipe, task: Task, store: ClientStore, names: Sequence[str]):
+        self.recipe, self.task, self.store, self.names = recipe, task, store, names
+        self.has_global = rounds.has_global_model(recipe, task)
+
+    @cached_property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """The global test set or an even choice of it."""
+        d = self.task.dataset
+        rows = torch.from_numpy(evenly(len(d.y_test), MOST_TESTS))
+        return d.x_test[rows].to(self.task.device), d.y_test[rows].to(self.task.device)
+
+    @cached_property
+    def room(self) -> Net:
+        """The net in which local models are looked at; never one that trains."""
+        return self.task.net(self.recipe)
+
+    @torch.no_grad()
+    def look(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> dict[str, Any]:
+        """The round's row: flat numbers, and per client ones under the client's id."""
+        chosen = [reports[i] for i in evenly(len(reports), MOST_CLIENTS)]
+        seen = Round(self, server, cast, chosen)
+        row: dict[str, Any] = {"round": server.round}
+        for name in self.names:
+            row |= MEASURES[name](self, seen)
+        if "steps" in self.names and self.recipe.acting("trace"):  # over all reports: the server's own numbers
+            row |= self.recipe.trace(cast.w, reports, self.task.weights(reports))
+        return row
+
+    def statistics(self, cast: Broadcast, report: Report) -> LocalStatistics:
+        """A local model as it was reported, with what its client keeps for itself."""
+        k = report.client
+        x, y = self.task.data[k]
+        counts = torch.bincount(y, minlength=self.task.classes)
+        client = self.store.get(k) or first_client(self.recipe, self.task, cast, k)
+        net = self.room.load(report.w, report.stats, client.personal, self.recipe.equip(cast.sent, counts)).eval()
+        own = torch.from_numpy(evenly(len(y), MOST_OWN)).to(y.device)
+        return statistics_of(net, k, counts, (x[own], y[own]), self.test)
+
+    # ---- what is measured
+    def norms(self, seen: Round) -> dict[str, Any]:
+        """Figures 2 and 3 of FedFN, METHODS 10.2."""
+        weight = feature = None
+        if self.has_global:
+            weight = float(rows_of(shared_head(seen.net)).norm(dim=1).mean())
+            feature = float(sample_norms(seen.net, self.test[0]).mean())
+        return asdict(mean_norms(seen.clients, weight, feature))
+
+    def collapse(self, seen: Round) -> dict[str, Any]:
+        """Figure 5b of FedETF, METHODS 10.5."""
+        if not self.has_global or self.task.classes < 2:
+            return {"nc_error": None}
+        (x, y), head = self.test, shared_head(seen.net)
+        h = seen.net.features_of(x)  # [n, d]
+        row = {"nc_error": collapse_error(class_means(h, y, self.task.classes))}
+        if head.feat != "id":
+            row["nc_error_seen"] = collapse_error(class_means(embedded(head, h), y, self.task.classes))
+        return row
+
+    def consistency(self, seen: Round) -> dict[str, Any]:
+        """Figure 5a of FedETF, METHODS 10.6."""
+        return dict(consistency_figures(seen.clients))
+
+    def drift(self, seen: Round) -> dict[str, Any]:
+        """How far clients move from w^t, in body and head, and whether in the same direction."""
+        moves = [(report.client, report.w) for report in seen.reports]
+        return drift_figures(seen.cast.w, dict(moves))
+
+    def temperature(self, seen: Round) -> dict[str, Any]:
+        """beta where it is learned (FedETF), of every client and of the global model."""
+        own: dict[str, float] = {}
+        for report in seen.reports:
+            client = self.store.get(report.client)
+            values = scales(report.w) or scales(client.personal if client else Tree())
+            own |= {str(report.client): values[0]} if values else {}
+        if not own:
+            return {}
+        return {
+            "temperature": own,
+            "temperature_mean": known_mean(own.values()),
+            "temperature_global": scales(seen.server.w)[0],
+        }
+
+    def steps(self, seen: Round) -> dict[str, Any]:
+        """Local steps of every client; the recipe's own trace, such as FedExP's eta_g, comes beside them."""
+        return {"steps": {str(report.client): report.steps for report in seen.reports}}
+
+
+MEASURES: Mapping[str, Callable[[Watcher, Round], dict[str, Any]]] = {name: getattr(Watcher, name) for name in WATCHED}
+
+
+def evenly(count: int, most: int) -> Any:
+    """At most so many of 0 .. count - 1, evenly chosen."""
+    return np.linspace(0, max(count - 1, 0), min(count, most)).astype(np.int64)
+
+
+def scales(w: Tree) -> list[float]:
+    """Learned temperatures among these parameters."""
+    return [float(v) for name, v in w.items() if in_head(name) and name.endswith(".scale")]
+
+
+def drift_figures(start: Tree, ends: Mapping[int, Tree]) -> dict[str, Any]:
+    """||w_k - w^t|| in body and head, mean over clients, and the mean cosine between two clients' updates.
+
+    None where nothing is shared.
+    """
+    found: dict[str, Any] = {"drift_body": None, "drift_head": None, "update_cosine": None}
+    if not start:
+        return found
+    body, head = (
+        gram(start.only(part), list(ends.values())) for part in (lambda name: not in_head(name), in_head)
+    )  # [K, K] each: <w_k - w^t, w_j - w^t>
+    if body is not None:
+        found["drift_body"] = known_mean(body.diagonal().sqrt())
+    if head is not None:
+        found["drift_head"] = known_mean(head.diagonal().sqrt())
+    whole = sum((g for g in (body, head) if g is not None), torch.zeros((), dtype=torch.float64))
+    size = whole.diagonal().sqrt()
+    found["update_cosine"] = known_mean(pairs(whole / torch.outer(size, size)))
+    return found
+
+
+def gram(start: Tree, ends: Sequence[Tree]) -> Tensor | None:
+    """Inner products of the clients' updates, [K, K] in float64, a part of the parameters at a time."""
+    total: Tensor | None = None
+    for name, w in start.items():
+        flat = w.flatten()
+        for i in range(0, flat.numel(), COLUMNS):
+            moved = torch.stack(
+                [(end[name].flatten()[i : i + COLUMNS].double() - flat[i : i + COLUMNS].double()) for end in ends]
+            )
+            part = (moved @ moved.T).cpu()
+            total = part if total is None else total + part
+    return total
