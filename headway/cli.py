@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
+"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench, report."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from headway.cli_options import (
     task_values,
     workers_of,
 )
+from headway.cli_report import register as register_report
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -275,6 +276,9 @@ def bench_command(
         lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )
     emit(as_json, result, lambda c: report.show(c, result))
+
+
+register_report(app)
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:
