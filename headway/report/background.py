@@ -11,20 +11,45 @@ from headway.errors import HeadwayError
 from headway.methods import recipe as parse_recipe
 from headway.report.charts import holdings, shade_key
 from headway.report.gather import Entry, Gathered, Group, Held
-from headway.report.markup import Markup, el, join, table
+from headway.report.markup import Markup, details, el, join, table
 from headway.report.measures import thin
-from headway.report.parts import counted, figure, listed, name_of, section
+from headway.report.parts import NOTHING, counted, figure, listed, name_of, section
 
 STAGES = {  # the hooks of the round in words
-    "head": "the classifier’s shape", "check": "what is refused", "advise": "what is advised", "init_server": "server’s first memory",
-    "init_client": "client’s first memory", "share": "which parameters travel", "broadcast": "what else is sent down",
-    "phases": "phases of local training", "prepare": "before the first step", "lift": "features in training", "criterion": "the loss",
-    "penalty": "added to the loss", "gradient": "the gradient", "correct": "correction of the gradient", "report": "what else is sent up",
-    "aggregate": "the average", "absorb": "what the server learns", "server_step": "the server’s step", "post": "after the step",
-    "survey": "asked once at the end", "calibrate": "calibration", "personalise": "personal models", "equip": "in evaluation",
-    "shown": "the model that is judged", "trace": "what is logged",
-}  # fmt: skip
-TRAVELS = {"down": "sent down", "up": "sent up", "stays": "stays on the client", "frozen": "fixed for all", "once": "asked once at the end"}
+    "head": "the classifier's shape",
+    "check": "what is refused",
+    "advise": "what is advised",
+    "init_server": "server's first memory",
+    "init_client": "client's first memory",
+    "share": "which parameters travel",
+    "broadcast": "what else is sent down",
+    "phases": "phases of local training",
+    "prepare": "before the first step",
+    "lift": "features in training",
+    "criterion": "the loss",
+    "penalty": "added to the loss",
+    "gradient": "the gradient",
+    "correct": "correction of the gradient",
+    "upload": "what of the model is sent up",
+    "report": "what else is sent up",
+    "aggregate": "the average",
+    "absorb": "what the server learns",
+    "server_step": "the server's step",
+    "post": "after the step",
+    "shown": "the model that is judged",
+    "equip": "in evaluation",
+    "survey": "asked once at the end",
+    "calibrate": "calibration",
+    "personalise": "personal models",
+    "trace": "what is logged",
+}
+TRAVELS = {
+    "down": "sent down",
+    "up": "sent up",
+    "stays": "stays on the client",
+    "frozen": "fixed for all",
+    "once": "asked once at the end",
+}
 MOST_PARTITIONS = 4
 CELLS = 40  # clients in the table of counts
 
@@ -47,9 +72,15 @@ def recipes(g: Gathered) -> Markup:
     hooks = list(dict.fromkeys(h for h in (*STAGES, *(h for a in acting for h in a)) if any(h in a for a in acting)))
     header = ["in the round", *(name_of(x) for x in shown)]
     rows: list[list[object]] = [["pieces", *(f["recipe"].replace("+", " + ") for f in facts)]]
-    rows += [[join([el("code", h), " ", STAGES.get(h, "")]), *(a.get(h, "–") for a in acting)] for h in hooks]
-    rows += [[title, *(", ".join(f[way]) or "–" for f in facts)] for way, title in TRAVELS.items() if any(f[way] for f in facts)]
-    inside: list[object] = [el("p", "Everything not listed is FedAvg’s. A dash: nothing beyond FedAvg there.", cls="note")]
+    rows += [[join([el("code", h), " ", STAGES.get(h, "")]), *(a.get(h, NOTHING) for a in acting)] for h in hooks]
+    rows += [
+        [title, *(", ".join(f[way]) or NOTHING for f in facts)]
+        for way, title in TRAVELS.items()
+        if any(f[way] for f in facts)
+    ]
+    inside: list[object] = [
+        el("p", "Everything not listed is FedAvg's. A dash: nothing beyond FedAvg there.", cls="note")
+    ]
     if shown:
         inside.append(table("Who acts where in the round, and what travels", header, rows, cls="words"))
     if unknown := [x.label for x in g.groups if x not in shown]:
@@ -65,10 +96,24 @@ def partitions(g: Gathered) -> Markup:
             found.setdefault(run.held.hash + str(run.held.counts.shape), (run.held, []))[1].append(run)
     if not found:
         return section("partition", "Who holds which data", el("p", "No run says who holds which data."))
-    drawn = [partition_figure(i, held, runs, g) for i, (held, runs) in enumerate(list(found.values())[:MOST_PARTITIONS])]
+    drawn = [
+        partition_figure(i, held, runs, g) for i, (held, runs) in enumerate(list(found.values())[:MOST_PARTITIONS])
+    ]
     left = len(found) - len(drawn)
-    more = el("p", f"{counted(left, 'further partition')} not drawn; their figures are in the table.", cls="note") if left else ""
-    return section("partition", "Who holds which data", facts_table(list(found.values())), el("div", *drawn, cls="pair"), more)
+    others = details("Under other seeds or settings", el("div", *drawn[2:], cls="pair")) if drawn[2:] else ""
+    more = (
+        el("p", f"{counted(left, 'further partition')} not drawn; their figures are in the table.", cls="note")
+        if left
+        else ""
+    )
+    return section(
+        "partition",
+        "Who holds which data",
+        facts_table(list(found.values())),
+        el("div", *drawn[:2], cls="pair"),
+        others,
+        more,
+    )
 
 
 def facts_of(held: Held) -> dict[str, Any]:
@@ -90,12 +135,24 @@ def facts_table(found: list[tuple[Held, list[Entry]]]) -> Markup:
             f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}", f"{f['clients']:,}", f"{f['samples']:,}",
             f"{f['size_min']:,} / {f['size_median']:,.0f} / {f['size_max']:,}",
             f"{f['classes_min']} / {f['classes_mean']:.1f} / {f['classes_max']}",
-            f"{f['effective_classes']:.2f} of {held.counts.shape[1]}", f"{f['js_divergence']:.3f}", f"{f['size_gini']:.3f}", f["empty"],
+            f"{f['effective_classes']:.2f} of {held.counts.shape[1]}", f"{f['js_divergence']:.3f}",
+            f"{f['size_gini']:.3f}", f["empty"],
         ])  # fmt: skip
-    header = ["partition", "clients", "samples", "size least / median / most", "classes least / mean / most", "effective classes", "JS divergence", "Gini of sizes", "empty clients"]
+    header = [
+        "partition",
+        "clients",
+        "samples",
+        "size least / median / most",
+        "classes least / mean / most",
+        "effective classes",
+        "JS divergence",
+        "Gini of sizes",
+        "empty clients",
+    ]
     note = (
-        "Effective classes: e to the entropy of a client’s labels, mean over clients. JS divergence: mean over pairs of clients in "
-        "bits, 0 alike, 1 nothing in common. Gini of sizes: 0 all alike, towards 1 one client has everything. Training data only."
+        "Effective classes: e to the entropy of a client's labels, mean over clients. JS divergence: mean over pairs of "
+        "clients in bits, 0 alike, 1 nothing in common. Gini of sizes: 0 all alike, towards 1 one client has "
+        "everything. Training data only."
     )
     return join([table("How skewed it is", header, rows), el("p", note, cls="note")])
 
@@ -103,12 +160,23 @@ def facts_table(found: list[tuple[Held, list[Entry]]]) -> Markup:
 def partition_figure(i: int, held: Held, runs: list[Entry], g: Gathered) -> Markup:
     counts = held.counts
     title = f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}"
-    about = f"Share of each class in each of {counted(len(counts), 'client')}: columns are clients, rows are {counts.shape[1]} classes, darker is more. Clients hold {int(held.classes.min())} to {int(held.classes.max())} classes."
+    about = (
+        f"Share of each class in each of {counted(len(counts), 'client')}: columns are clients, rows are "
+        f"{counts.shape[1]} classes, darker is more. Clients hold {int(held.classes.min())} to "
+        f"{int(held.classes.max())} classes."
+    )
     drawing = holdings(f"partition-{i}", title, about, counts)
     shown, classes = thin(range(len(counts)), CELLS), thin(range(counts.shape[1]), CELLS)
     rows = [[k, int(held.sizes[k]), *(int(counts[k, c]) or "·" for c in classes)] for k in shown]
     which = users(runs, g)
-    return figure(title, drawing, note=f"Recipes: {which}." if which else "", header=["client", "samples", *classes], rows=rows, more=el("p", shade_key(), cls="note"))
+    return figure(
+        title,
+        drawing,
+        note=f"Recipes: {which}." if which else "",
+        header=["client", "samples", *classes],
+        rows=rows,
+        more=el("p", shade_key(), cls="note"),
+    )
 
 
 def users(runs: list[Entry], g: Gathered) -> str:

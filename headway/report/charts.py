@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from headway.report.markup import Markup, el, join
 from headway.report.measures import Change, Spread, thin
+from headway.report.parts import signed
 from headway.report.svg import (
     BOTTOM,
     HEIGHT,
@@ -72,8 +73,8 @@ def curves(
         ends = places if dots or len(places) == 1 else places[-1:]
         parts += [el("circle", cx=num(x), cy=num(y), r="3", cls=f"dot {style}") for x, y, *_ in ends]
         inside.append(el("g", *parts, data_recipe=s.key))
-    ranges = {"data_x": f"{lo:.6g} {hi:.6g}{' log' if log else ''}", "data_y": f"{up.lo:.6g} {up.hi:.6g}"}
-    return drawing(name, title, about, *inside, **ranges)
+    ranges = f"{lo:.6g} {hi:.6g}{' log' if log else ''}", f"{up.lo:.6g} {up.hi:.6g}{'' if top is None else ' %'}"
+    return drawing(name, title, about, *inside, data_x=ranges[0], data_y=ranges[1])
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,13 @@ def strips(name: str, title: str, about: str, rows: Sequence[Strip], x_title: st
     for i, r in enumerate(rows):
         y, style = TOP + step * (i + 0.5), style_of(r.index)
         s = r.spread
-        x = {key: across.at(v) for key, v in (("a", s.least), ("b", s.lower), ("m", s.median), ("c", s.upper), ("d", s.most))}
-        box = el("rect", x=num(x["b"]), y=num(y - 8), width=num(max(x["c"] - x["b"], 0.5)), height="16", cls=f"box {style}")
+        x = {
+            key: across.at(v)
+            for key, v in (("a", s.least), ("b", s.lower), ("m", s.median), ("c", s.upper), ("d", s.most))
+        }
+        box = el(
+            "rect", x=num(x["b"]), y=num(y - 8), width=num(max(x["c"] - x["b"], 0.5)), height="16", cls=f"box {style}"
+        )
         parts = [el("title", r.label), line(x["a"], y, x["d"], y, f"line thin {style}"), box]
         dots = [
             el("circle", cx=num(across.at(v)), cy=num(y + (j * 7 % 5 - 2) * 2.2), r="1.8", cls=f"dot {style}")
@@ -113,8 +119,8 @@ def strips(name: str, title: str, about: str, rows: Sequence[Strip], x_title: st
 def gains(name: str, title: str, about: str, found: Sequence[Change]) -> Markup:
     """Clients from the greatest loss to the greatest gain; under each bar what the client holds."""
     shown = thin(found, BARS)
-    plot, strip, gap = 160, 34, 12
-    up = Axis(*_about_zero([100 * c.difference for c in shown]), TOP + plot, TOP, title="points")
+    plot, strip, gap = 160, 30, 24
+    up = Axis(*_about_zero([100 * c.difference for c in shown]), TOP + plot, TOP, title="percentage points")
     width = (WIDTH - LEFT - RIGHT) / max(len(shown), 1)
     inside = [y_frame(up, LEFT, WIDTH - RIGHT)]
     bars = []
@@ -123,31 +129,44 @@ def gains(name: str, title: str, about: str, found: Sequence[Change]) -> Markup:
         kind = "gain" if c.difference > 0 else "loss"
         about_client = el("title", tooltip(c)) if len(shown) <= 60 else ""
         top, height = min(y, zero), max(abs(y - zero), 0.6)
-        shape = {"x": num(LEFT + i * width + width * 0.08), "width": num(width * 0.84), "y": num(top), "height": num(height)}
+        shape = {
+            "x": num(LEFT + i * width + width * 0.08),
+            "width": num(width * 0.84),
+            "y": num(top),
+            "height": num(height),
+        }
         bars.append(el("rect", about_client, cls=kind if abs(c.difference) > 1e-12 else "same", **shape))
     inside += [*bars, line(LEFT, up.at(0), WIDTH - RIGHT, up.at(0), "zero")]
     bottom = TOP + plot
-    for label, values in (("samples", [c.samples for c in shown]), ("classes", [c.classes for c in shown])):
+    for label, values in (("samples held", [c.samples for c in shown]), ("classes held", [c.classes for c in shown])):
         known = [v for v in values if v is not None]
         if not known:
             continue
         bottom += gap + strip
         tall = Axis(0, max(*known, 1), bottom, bottom - strip)
         steps = [
-            f"M{num(LEFT + i * width + width * 0.08)} {num(bottom)}V{num(tall.at(v or 0))}h{num(width * 0.84)}V{num(bottom)}Z"
+            (
+                f"M{num(LEFT + i * width + width * 0.08)} "
+                f"{num(bottom)}V{num(tall.at(v or 0))}h{num(width * 0.84)}V{num(bottom)}Z"
+            )
             for i, v in enumerate(values)
         ]
         inside += [line(LEFT, bottom, WIDTH - RIGHT, bottom, "grid"), el("path", d="".join(steps), cls="amount")]
-        inside += [text(LEFT - 6, bottom - strip + 8, f"{max(known):,}", anchor="end"), text(LEFT - 6, bottom, "0", anchor="end")]
-        inside.append(text(0, 0, label, "axis", transform=f"translate(11 {num(bottom - strip / 2)}) rotate(-90)"))
-    which = "clients, greatest loss to greatest gain" + (f" ({len(shown)} of {len(found)})" if len(shown) < len(found) else "")
+        inside += [
+            text(LEFT - 6, bottom - strip + 8, f"{max(known):,}", anchor="end"),
+            text(LEFT - 6, bottom, "0", anchor="end"),
+        ]
+        inside.append(text(LEFT, bottom - strip - 5, label, "axis", "start"))
+    which = "clients, greatest loss to greatest gain" + (
+        f" ({len(shown)} of {len(found)})" if len(shown) < len(found) else ""
+    )
     inside.append(text((LEFT + WIDTH - RIGHT) / 2, bottom + 18, which, "axis"))
     return drawing(name, title, about, *inside, height=bottom + 26)
 
 
 def tooltip(c: Change) -> str:
     holds = "" if c.samples is None else f"; {c.samples:,} samples of {c.classes} classes"
-    return f"client {c.client}, seed {c.seed}: {100 * c.difference:+.1f} points{holds}"
+    return f"client {c.client}, seed {c.seed}: {signed(100 * c.difference, 1)} points{holds}"
 
 
 def _about_zero(values: Sequence[float]) -> tuple[float, float]:
@@ -169,26 +188,42 @@ def holdings(name: str, title: str, about: str, counts: npt.NDArray[np.int64]) -
         for j, c in enumerate(classes):
             if counts[k, c]:
                 shade = min(int(counts[k, c] / sizes[k] * SHADES), SHADES - 1)
-                cells[shade].append(f"M{num(left + i * wide)} {num(TOP + j * high)}h{num(wide)}v{num(high)}h{num(-wide)}z")
+                cells[shade].append(
+                    f"M{num(left + i * wide)} {num(TOP + j * high)}h{num(wide)}v{num(high)}h{num(-wide)}z"
+                )
     bottom = TOP + high * len(classes)
-    inside = [el("rect", x=num(left), y=num(TOP), width=num(WIDTH - left - RIGHT), height=num(bottom - TOP), cls="empty")]
+    inside = [
+        el("rect", x=num(left), y=num(TOP), width=num(WIDTH - left - RIGHT), height=num(bottom - TOP), cls="empty")
+    ]
     inside += [el("path", d="".join(c), cls=f"s{shade}") for shade, c in enumerate(cells) if c]
     every = -(-len(classes) // max(int((bottom - TOP) / 13), 1))
-    inside += [text(left - 6, TOP + (j + 0.5) * high + 4, classes[j], anchor="end") for j in range(0, len(classes), every)]
+    inside += [
+        text(left - 6, TOP + (j + 0.5) * high + 4, classes[j], anchor="end") for j in range(0, len(classes), every)
+    ]
     inside.append(text(0, 0, "class", "axis", transform=f"translate(11 {num((TOP + bottom) / 2)}) rotate(-90)"))
     floor = bottom + gap + strip
     tall = Axis(0, max(int(sizes.max()), 1), floor, floor - strip)
     steps = [
-        f"M{num(left + i * wide + wide * 0.08)} {num(floor)}V{num(tall.at(int(sizes[k])))}h{num(wide * 0.84)}V{num(floor)}Z"
+        (
+            f"M{num(left + i * wide + wide * 0.08)} "
+            f"{num(floor)}V{num(tall.at(int(sizes[k])))}h{num(wide * 0.84)}V{num(floor)}Z"
+        )
         for i, k in enumerate(clients)
     ]
     inside += [line(left, floor, WIDTH - RIGHT, floor, "grid"), el("path", d="".join(steps), cls="amount")]
-    inside += [text(left - 6, floor - strip + 8, f"{int(sizes.max()):,}", anchor="end"), text(left - 6, floor, "0", anchor="end")]
+    inside += [
+        text(left - 6, floor - strip + 8, f"{int(sizes.max()):,}", anchor="end"),
+        text(left - 6, floor, "0", anchor="end"),
+    ]
     thinned = len(clients) < len(counts)
     if not thinned:
         skip = -(-len(clients) // 20)
         inside += [text(left + (i + 0.5) * wide, floor + 14, clients[i]) for i in range(0, len(clients), skip)]
-    x_title = "client; below: its samples" if not thinned else f"{len(clients)} of {len(counts):,} clients by largest class; below: samples"
+    x_title = (
+        "client; below: its samples"
+        if not thinned
+        else f"{len(clients)} of {len(counts):,} clients by largest class; below: samples"
+    )
     inside.append(text((left + WIDTH - RIGHT) / 2, floor + 31, x_title, "axis"))
     return drawing(name, title, about, *inside, height=floor + 38)
 
@@ -196,4 +231,17 @@ def holdings(name: str, title: str, about: str, counts: npt.NDArray[np.int64]) -
 def shade_key() -> Markup:
     """What the shades of the heat map stand for."""
     squares = [el("rect", x=str(1 + 14 * i), y="1", width="13", height="10", cls=f"s{i}") for i in range(SHADES)]
-    return join(["0 % ", el("svg", *squares, cls="key wide", viewBox=f"0 0 {14 * SHADES + 1} 12", aria_hidden="true", focusable="false"), " 100 % of the client’s samples"])
+    return join(
+        [
+            "0 % ",
+            el(
+                "svg",
+                *squares,
+                cls="key wide",
+                viewBox=f"0 0 {14 * SHADES + 1} 12",
+                aria_hidden="true",
+                focusable="false",
+            ),
+            " 100 % of the client's samples",
+        ]
+    )

@@ -15,7 +15,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, details, el, join, plain, table
-from headway.report.parts import counted, labelled, name_of, section
+from headway.report.parts import NOTHING, counted, labelled, name_of, section
 from headway.report.svg import shortened
 
 BUDGET = 2_000_000  # characters of all figures together: the page stays light enough to be sent by mail
@@ -65,12 +65,21 @@ def diagnostics(g: Gathered) -> Markup:
     found = findings_of(g)
     if not found:
         words = shlex.join(["headway", "diagnose", str(g.runs[0].path)])
-        return section("diagnostics", "Diagnostics", el("p", "None is saved beside these runs. This computes them; then make the page again:"), el("pre", el("code", words)))
+        return section(
+            "diagnostics",
+            "Diagnostics",
+            el("p", "None is saved beside these runs. This computes them; then make the page again:"),
+            el("pre", el("code", words)),
+        )
     pictures = chosen_figures(found)
     several = len({f.run.path for row in found.values() for f in row}) > 1
     parts = [one(name, row, pictures, several) for name, row in found.items()]
     lacking = [r for r in g.runs if all(f.run is not r for row in found.values() for f in row)]
-    note = f"{counted(len(lacking), 'run')} of {len(g.runs)} {'has' if len(lacking) == 1 else 'have'} no diagnostics." if lacking else ""
+    note = (
+        f"{counted(len(lacking), 'run')} of {len(g.runs)} {'has' if len(lacking) == 1 else 'have'} no diagnostics."
+        if lacking
+        else ""
+    )
     return section("diagnostics", "Diagnostics", el("p", note, cls="note") if note else "", *parts)
 
 
@@ -113,11 +122,21 @@ def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool
     left = sum(f.png is not None for f in row) - len(figures)
     shown = [picture(f, pictures, several) for f in figures]
     note = f"{counted(left, 'further figure')} beside the runs, in their folder diagnostics." if left else ""
-    tables = [details(join(["Data", f": {f.group.label}, seed {f.run.seed}" if several else ""]), *data(f)) for f in figures or row[:1] if f.record["tables"]]
+    tables = [
+        details(join(["Data", f": {f.group.label}, seed {f.run.seed}" if several else ""]), *data(f))
+        for f in figures or row[:1]
+        if f.record["tables"]
+    ]
     return el(
-        "article", el("h3", first["title"]), el("p", first["about"]), summary_table(first["title"], row, several),
-        el("div", *shown, cls="pair") if shown else "", el("p", note, cls="note") if note else "", *tables, id=f"diagnostic-{_id(name)}",
-    )  # fmt: skip
+        "article",
+        el("h3", first["title"]),
+        el("p", first["about"]),
+        summary_table(first["title"], row, several),
+        el("div", *shown, cls="pair") if shown else "",
+        el("p", note, cls="note") if note else "",
+        *tables,
+        id=f"diagnostic-{_id(name)}",
+    )
 
 
 def _id(name: str) -> str:
@@ -143,7 +162,7 @@ def summary_table(title: str, row: list[Found], several: bool) -> Markup:
 def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "–" if value is None else shortened(plain(value), 200)
+    return NOTHING if value is None else shortened(plain(value), 200)
 
 
 def data(f: Found) -> list[Markup]:

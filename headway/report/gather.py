@@ -266,7 +266,9 @@ def grouped(runs: Sequence[Entry]) -> list[Group]:
     """Runs alike but for their seed stand together; the same seed twice opens a group of its own."""
     piles: dict[tuple[Any, ...], list[Entry]] = {}
     for run in runs:
-        alike = tuple((k, str(v)) for k, v in sorted(run.config["identity"].items()) if k not in ("seed", "partition_hash"))
+        alike = tuple(
+            (k, str(v)) for k, v in sorted(run.config["identity"].items()) if k not in ("seed", "partition_hash")
+        )
         turn = next(t for t in range(len(runs)) if run.seed not in {r.seed for r in piles.get((alike, t), [])})
         piles.setdefault((alike, turn), []).append(run)
     return [Group(p[0].label, p[0].recipe, tuple(sorted(p, key=lambda r: r.seed))) for p in piles.values()]
@@ -296,7 +298,10 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     names = [*Settings.model_fields, *(k for g in groups for k in g.settings if k not in Settings.model_fields)]
     found = {}
     for name in dict.fromkeys(names):
-        values = [str(g.settings.get(name, Settings.model_fields[name].default if name in Settings.model_fields else None)) for g in groups]
+        values = [
+            str(g.settings.get(name, Settings.model_fields[name].default if name in Settings.model_fields else None))
+            for g in groups
+        ]
         if name != "seed" and len(set(values)) > 1:
             found[name] = values
     data = [str(g.runs[0].config["identity"].get("data_hash")) for g in groups]

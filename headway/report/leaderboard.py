@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, cell, el, join, table
-from headway.report.parts import counted, labelled, listed, name_of, section, with_spread
+from headway.report.parts import counted, labelled, listed, name_of, section, spread_cell, with_spread
 from headway.report.stats import Verdict
 
 Verdicts = Mapping[str, Mapping[str, Verdict]]
@@ -57,9 +57,13 @@ def in_words(g: Gathered, verdicts: Verdicts) -> Markup:
     if failed:
         told.append(f" {counted(len(failed), 'run')} of {len(g.runs)} failed; the leaderboard says why.")
     if waiting:
-        told.append(f" {counted(len(waiting), 'run')} of {len(g.runs)} {'is' if len(waiting) == 1 else 'are'} unfinished.")
+        told.append(
+            f" {counted(len(waiting), 'run')} of {len(g.runs)} {'is' if len(waiting) == 1 else 'are'} unfinished."
+        )
     if g.differing:
-        told.append(f" Careful: the runs differ in {listed(list(g.differing))}, so the recipes are not compared on equal terms.")
+        told.append(
+            f" Careful: the runs differ in {listed(list(g.differing))}, so the recipes are not compared on equal terms."
+        )
     return el("p", *told, cls="lead")
 
 
@@ -71,8 +75,14 @@ def single(x: Group) -> list[object]:
     else:
         told.append(" has no global model")
     if personal is not None:
-        told.append(f"{' and' if end is not None else ','} a personal accuracy of {with_spread(personal, x.std('personal'), 100)} % (mean over clients)")
-    told.append(f" after {counted(x.counted[0].done, 'round')}, with {x.mean('megabytes') or 0:,.1f} MB sent in {x.mean('seconds') or 0:,.1f} s.")
+        told.append(
+            f"{' and' if end is not None else ','} a personal accuracy of "
+            f"{with_spread(personal, x.std('personal'), 100)} % (mean over clients)"
+        )
+    told.append(
+        f" after {counted(x.counted[0].done, 'round')}, with {x.mean('megabytes') or 0:,.1f} MB sent in "
+        f"{x.mean('seconds') or 0:,.1f} s."
+    )
     if len(x.seeds) == 1:
         told.append(" One seed tells nothing about noise: run several (--seeds 0,1,2) to see the spread.")
     return told
@@ -80,7 +90,11 @@ def single(x: Group) -> list[object]:
 
 def best_global(able: list[Group], base: Group, tests: Mapping[str, Verdict]) -> list[object]:
     best = able[0]
-    told: list[object] = ["Best global accuracy after the last round: ", el("strong", name_of(best)), f" with {with_spread(best.mean('global'), best.std('global'), 100)} %"]
+    told: list[object] = [
+        "Best global accuracy after the last round: ",
+        el("strong", name_of(best)),
+        f" with {with_spread(best.mean('global'), best.std('global'), 100)} %",
+    ]
     if best.base or base.mean("global") is None:
         if len(able) > 1:
             second = able[1]
@@ -104,11 +118,13 @@ def verdict_words(v: Verdict | None, what: str) -> list[object]:
         return []
     if v.p is None:
         reason = {
-            "too few seeds": f"cannot be told from noise: {counted(v.pairs, 'shared seed')}, and a paired test needs three",
+            "too few seeds": (
+                f"cannot be told from noise: {counted(v.pairs, 'shared seed')}, and a paired test needs three"
+            ),
             "unfinished": "is not tested, as runs are unfinished",
         }.get(v.why, f"is not tested ({v.why})")
         return [f"{what} {reason}."]
-    over = f"paired t-test over {v.pairs} seeds, {p_text(v)}"
+    over = f"paired t-test over {v.pairs} seeds, {p_text(v)}{', adjusted' if v.tests > 1 else ''}"
     return [f"{what} is {'beyond the noise' if v.beyond_noise else 'within the noise'} of seeds ({over})."]
 
 
@@ -117,14 +133,24 @@ def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
     if not able:
         return []
     best = able[0]
-    told: list[object] = [" Best personal accuracy: ", el("strong", name_of(best)), f" with {with_spread(best.mean('personal'), best.std('personal'), 100)} %"]
+    told: list[object] = [
+        " Best personal accuracy: ",
+        el("strong", name_of(best)),
+        f" with {with_spread(best.mean('personal'), best.std('personal'), 100)} %",
+    ]
     if best.base or g.base.mean("personal") is None:
         return [*told, "."]
     v = tests.get(best.key)
     told += [f", {gap(best, g.base, 'personal')} above ", name_of(g.base)]
     if v is None or v.p is None:
         return [*told, "."]
-    return [*told, f" ({'beyond' if v.beyond_noise else 'within'} the noise of clients: Wilcoxon, {v.pairs} clients, {p_text(v)})."]
+    return [
+        *told,
+        (
+            f" ({'beyond' if v.beyond_noise else 'within'} the noise of clients: Wilcoxon over {v.pairs} clients, "
+            f"{p_text(v)}{', adjusted' if v.tests > 1 else ''})."
+        ),
+    ]
 
 
 def p_text(v: Verdict) -> str:
@@ -138,10 +164,12 @@ def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
     header = ["recipe", *(name for _, name, _, _ in COLUMNS)]
     rows, marks = [], []
     for x in g.groups:
-        cells: list[object] = [join([labelled(x), el("span", " reference", cls="tag") if x.base and len(g.groups) > 1 else "", *state(x)])]
+        cells: list[object] = [
+            join([labelled(x), el("span", " reference", cls="tag") if x.base and len(g.groups) > 1 else "", *state(x)])
+        ]
         for figure, _, factor, digits in COLUMNS:
             mean = x.mean(figure)
-            shown: list[object] = [with_spread(mean, x.std(figure), factor, digits)]
+            shown: list[object] = [spread_cell(mean, x.std(figure), factor, digits)]
             if mean is not None and (v := verdicts.get(figure, {}).get(x.key)):
                 shown += [" ", mark(v, g.base)]
             cells.append(cell(join(shown), -1.0 if mean is None else factor * mean, cls="number"))
@@ -153,9 +181,20 @@ def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
 
 def mark(v: Verdict, base: Group) -> Markup:
     """A sign, and the same in words for who cannot see it."""
-    said = {"better": "better than", "worse": "worse than", "unclear": "not told apart from", "untested": "not tested against"}
+    said = {
+        "better": "better than",
+        "worse": "worse than",
+        "unclear": "not told apart from",
+        "untested": "not tested against",
+    }
     words = f"{said[v.mark]} {base.label}, {p_text(v)}"
-    return el("span", el("span", MARKS[v.mark], aria_hidden="true"), el("span", f" ({words})", cls="unseen"), cls=f"mark {v.mark}", title=words)
+    return el(
+        "span",
+        el("span", MARKS[v.mark], aria_hidden="true"),
+        el("span", f" ({words})", cls="unseen"),
+        cls=f"mark {v.mark}",
+        title=words,
+    )
 
 
 def state(x: Group) -> list[Markup]:
@@ -173,7 +212,11 @@ def failures(g: Gathered) -> Markup:
     """Every run that failed or has not ended, with its reason."""
 
     def line(x: Group, r: Entry) -> Markup:
-        why = f"failed: {r.failed}" if r.failed else f"unfinished: {r.done} of {counted(r.wanted, 'round')}; `headway resume` continues it"
+        why = (
+            f"failed: {r.failed}"
+            if r.failed
+            else f"unfinished: {r.done} of {counted(r.wanted, 'round')}; `headway resume` continues it"
+        )
         return el("li", name_of(x), f", seed {r.seed} (", el("code", r.path), f"): {why}")
 
     lines = [line(x, r) for x in g.groups for r in x.runs if r.failed or r.unfinished]
@@ -183,9 +226,10 @@ def failures(g: Gathered) -> Markup:
 def footnote(g: Gathered, verdicts: Verdicts) -> Markup:
     several = any(len(x.seeds) > 1 for x in g.groups)
     told: list[object] = [
-        "global: the last round on the test set, calibrated where the recipe calibrates; last 5: the mean of the last five rounds; "
-        "best: the best round, which is no result. personal: each client’s own model on its own test data, mean over clients; "
-        "pooled: over all clients’ test samples; worst client: the least of them. MB: up and down together. "
+        "global: the last round on the test set, calibrated where the recipe calibrates; last 5: the mean of the last "
+        "five rounds; best: the best round, which is no result. personal: each client's own model on its own test "
+        "data, mean over clients; pooled: over all clients' test samples; worst client: the least of them. "
+        "MB: up and down together. "
     ]
     if several:
         told.append("± is the spread over seeds (ddof 0). ")
@@ -198,10 +242,12 @@ def marks_note(g: Gathered, verdicts: Verdicts) -> list[object]:
     tests = [v for row in verdicts.values() for v in row.values()]
     most = max((v.tests for v in tests), default=0)
     told: list[object] = [
-        "Marks compare with the reference ", name_of(g.base), ": ▲ better, ▼ worse (p < 0.05), ≈ not told apart, ? not tested. "
-        "Beside global: a paired t-test over the seeds that both ran; beside personal: Wilcoxon’s signed-rank test over clients, "
-        "each under each seed, which speaks of these clients and not of new seeds. ",
-    ]  # fmt: skip
+        "Marks compare with the reference ",
+        name_of(g.base),
+        ": ▲ better, ▼ worse (p < 0.05), ≈ not told apart, ? not tested. Beside global: a paired t-test over the seeds "
+        "that both ran; beside personal: Wilcoxon's signed-rank test over clients, each under each seed, which speaks "
+        "of these clients and not of new seeds. ",
+    ]
     if most > 1:
         told.append(f"p is adjusted for the number of recipes tested (Holm, up to {most}). ")
     told.append("A difference that is not told apart may still be there: few seeds show only large ones. ")
@@ -210,5 +256,3 @@ def marks_note(g: Gathered, verdicts: Verdicts) -> list[object]:
     if any(v.why == "clients hold other data" for v in tests):
         told.append("Clients that hold other data than under the reference are not compared one by one. ")
     return told
-
-

@@ -49,7 +49,9 @@ def el(name: str, /, *children: object, **attributes: Any) -> Markup:
 
 def cell(value: object, sort: float | str | None = None, **more: Any) -> Markup:
     """A cell; `sort` is what its column is ordered by where the text is not."""
-    return el("td", value, data_sort=None if sort is None else f"{sort:.6g}" if isinstance(sort, float) else sort, **more)
+    return el(
+        "td", value, data_sort=None if sort is None else f"{sort:.6g}" if isinstance(sort, float) else sort, **more
+    )
 
 
 def table(

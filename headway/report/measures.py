@@ -33,26 +33,33 @@ class Point:
     low: float
     high: float
     megabytes: float  # sent up and down until then, mean over the same seeds
+    seconds: float  # taken until then, likewise
 
 
 def curve(group: Group, column: str) -> list[Point]:
     """One metric round by round; rounds that were not evaluated are left out."""
-    by_round: dict[int, list[tuple[float, float]]] = {}
+    by_round: dict[int, list[tuple[float, float, float]]] = {}
     for run in group.runs:
-        sent = megabytes(run)
-        for row, so_far in zip(run.rows, sent, strict=True):
+        for row, sent, took in zip(run.rows, megabytes(run), seconds(run), strict=True):
             if (value := finite(row.get(column))) is not None:
-                by_round.setdefault(row["round"], []).append((value, so_far))
+                by_round.setdefault(row["round"], []).append((value, sent, took))
     points = []
     for t, seen in sorted(by_round.items()):
-        values = [v for v, _ in seen]
-        points.append(Point(t, sum(values) / len(values), min(values), max(values), sum(m for _, m in seen) / len(seen)))
+        mean, sent, took = (sum(column_) / len(seen) for column_ in zip(*seen, strict=True))
+        values = [v for v, _, _ in seen]
+        points.append(Point(t, mean, min(values), max(values), sent, took))
     return points
 
 
 def megabytes(run: Entry) -> list[float]:
     """Megabytes sent both ways up to each row."""
-    return list(accumulate(((finite(r.get("bytes_up")) or 0.0) + (finite(r.get("bytes_down")) or 0.0)) / 1e6 for r in run.rows))
+    ways = ("bytes_up", "bytes_down")
+    return list(accumulate(sum(finite(row.get(way)) or 0.0 for way in ways) / 1e6 for row in run.rows))
+
+
+def seconds(run: Entry) -> list[float]:
+    """Wall time up to each row."""
+    return list(accumulate(run.times.get(row["round"], 0.0) for row in run.rows))
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,15 @@ def reached(group: Group, target: float, column: str = "global_acc") -> Reached 
     """None: no seed reached it."""
     costs = []
     for run in group.runs:
-        sent, seconds = megabytes(run), 0.0
-        for row, so_far in zip(run.rows, sent, strict=True):
-            seconds += run.times.get(row["round"], 0.0)
+        for row, sent, took in zip(run.rows, megabytes(run), seconds(run), strict=True):
             value = finite(row.get(column))
             if value is not None and value >= target:
-                costs.append((float(row["round"]), so_far, seconds))
+                costs.append((float(row["round"]), sent, took))
                 break
     if not costs:
         return None
     n = len(costs)
-    rounds, sent_until, took = (sum(column_) / n for column_ in zip(*costs, strict=True))
-    return Reached(target, n, len(group.runs), rounds, sent_until, took)
+    return Reached(target, n, len(group.runs), *(sum(column_) / n for column_ in zip(*costs, strict=True)))
 
 
 def targets_of(groups: Sequence[Group]) -> list[float]:
@@ -135,4 +139,4 @@ class Spread:
 
 def spread(values: Sequence[float]) -> Spread:
     q = [float(v) for v in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
-    return Spread(*q, mean=sum(values) / len(values), n=len(values))
+    return Spread(q[0], q[1], q[2], q[3], q[4], sum(values) / len(values), len(values))

@@ -59,7 +59,8 @@ for (const button of document.querySelectorAll("button[data-all]")) {
 const names = new Map(boxes.map((box) => [box.dataset.switch, box.parentElement.textContent.trim()]));
 function reader(chart) {
   const [lo, hi, log] = chart.dataset.x.split(" ");
-  const [low, high] = chart.dataset.y.split(" ").map(Number);
+  const [lowest, highest, unit = ""] = chart.dataset.y.split(" ");
+  const [low, high] = [Number(lowest), Number(highest)];
   const area = { left: 46, right: 446, top: 12, bottom: 258 };
   const curves = Array.from(chart.querySelectorAll("g[data-recipe]"), (group) => ({
     group,
@@ -86,7 +87,7 @@ function reader(chart) {
       const near = c.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
       if (Math.abs(near[0] - x) > 6) return [];
       const y = low + ((area.bottom - near[1]) / (area.bottom - area.top)) * (high - low);
-      return [`${c.name} ${y.toFixed(1)} %`.trim()];
+      return [`${c.name} ${unit ? y.toFixed(1) : y.toPrecision(3)} ${unit}`.trim()];
     });
     const value = valueAt(x);
     output.textContent = `at ${value >= 100 || chart.id === "rounds" ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)}: ${told.join(" · ")}`;

@@ -11,10 +11,10 @@ from typing import Any
 
 import headway
 from headway.errors import CheckpointError, ConfigError
-from headway.report import again, background, findings, leaderboard, results
+from headway.report import again, background, cost, findings, leaderboard, results
 from headway.report.gather import Gathered, gather
 from headway.report.markup import Markup, el
-from headway.report.parts import listed
+from headway.report.parts import counted, listed
 from headway.report.stats import verdicts
 from headway.rundir import disk, prepare_folder
 from headway.values import write_atomic
@@ -22,9 +22,15 @@ from headway.values import write_atomic
 GENERATOR = "headway report"
 HEAD = 4096  # bytes in which a page says what it is
 CONTENTS = {
-    "leaderboard": "Leaderboard", "curves": "Learning curves", "clients": "Clients", "cost": "Cost", "recipes": "Recipes",
-    "diagnostics": "Diagnostics", "partition": "Data", "origin": "How it was made",
-}  # fmt: skip
+    "leaderboard": "Leaderboard",
+    "curves": "Learning curves",
+    "clients": "Clients",
+    "cost": "Cost",
+    "recipes": "Recipes",
+    "diagnostics": "Diagnostics",
+    "partition": "Data",
+    "origin": "How it was made",
+}
 Say = Callable[[str], None]
 
 
@@ -33,9 +39,14 @@ def silent(text: str) -> None:
 
 
 def report(
-    paths: Sequence[Path | str], out: Path | str | None = None, *, title: str | None = None, diagnose: bool = False,
-    overwrite: bool = False, say: Say = silent,
-) -> Path:  # fmt: skip
+    paths: Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    title: str | None = None,
+    diagnose: bool = False,
+    overwrite: bool = False,
+    say: Say = silent,
+) -> Path:
     """Write the page of these runs; without `out` into the one folder given, or here."""
     place, g = prepared(paths, out, overwrite, say)
     if diagnose:
@@ -70,7 +81,9 @@ def check_place(place: Path, overwrite: bool) -> None:
     except OSError as error:
         raise CheckpointError(f"out={place}: it cannot be read ({error.strerror}); choose another --out") from None
     if not ours:
-        raise CheckpointError(f"out={place}: it is not a report of headway; choose another --out, or --overwrite to replace it")
+        raise CheckpointError(
+            f"out={place}: it is not a report of headway; choose another --out, or --overwrite to replace it"
+        )
 
 
 def write(place: Path, text: str) -> None:
@@ -84,30 +97,55 @@ def page(g: Gathered, title: str | None = None, say: Say = silent) -> str:
     tests = verdicts(g)
     made: list[object] = []
     sections: dict[str, Callable[[], Markup]] = {
-        "leaderboard": lambda: leaderboard.leaderboard(g, tests), "curves": lambda: results.learning(g),
-        "clients": lambda: results.clients(g), "cost": lambda: results.cost(g), "recipes": lambda: background.recipes(g),
-        "diagnostics": lambda: findings.diagnostics(g), "partition": lambda: background.partitions(g), "origin": lambda: again.origin(g),
-    }  # fmt: skip
+        "leaderboard": lambda: leaderboard.leaderboard(g, tests),
+        "curves": lambda: results.learning(g),
+        "clients": lambda: results.clients(g),
+        "cost": lambda: cost.cost(g),
+        "recipes": lambda: background.recipes(g),
+        "diagnostics": lambda: findings.diagnostics(g),
+        "partition": lambda: background.partitions(g),
+        "origin": lambda: again.origin(g),
+    }
     for i, (name, make) in enumerate(sections.items()):
         say(f"writing {i + 1} of {len(sections)}: {CONTENTS[name]}")
         made.append(make())
     heading = title or default_title(g)
     links = [el("li", el("a", words, href=f"#{name}")) for name, words in CONTENTS.items()]
     head = el(
-        "head", el("meta", charset="utf-8"), el("meta", http_equiv="Content-Security-Policy", content=policy(style, script)),
-        el("meta", name="generator", content=GENERATOR), el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"), el("title", heading), el("style", Markup(style)),
-    )  # fmt: skip
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy(style, script)),
+        el("meta", name="generator", content=GENERATOR),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", heading),
+        el("style", Markup(style)),
+    )
     top = el(
-        "header", el("p", "headway report", cls="kind"), el("h1", heading), el("p", leaderboard.task_line(g), cls="task"),
+        "header",
+        el("p", "headway report", cls="kind"),
+        el("h1", heading),
+        el("p", leaderboard.task_line(g), cls="task"),
         leaderboard.in_words(g, tests),
-    )  # fmt: skip
+    )
     body = el(
-        "body", el("a", "Skip to the results", href="#main", cls="skip"), top, el("nav", el("ul", *links), aria_label="Contents"),
+        "body",
+        el("a", "Skip to the results", href="#main", cls="skip"),
+        top,
+        el("nav", el("ul", *links), aria_label="Contents"),
         el("main", *made, id="main", tabindex="-1"),
-        el("footer", el("p", f"Made by headway {headway.__version__} from {len(g.runs)} run directories." if len(g.runs) > 1 else f"Made by headway {headway.__version__} from one run directory.")),
+        el(
+            "footer",
+            el(
+                "p",
+                (
+                    f"Made by headway {headway.__version__} from "
+                    f"{counted(len(g.runs), 'run directory', 'run directories')}."
+                ),
+            ),
+        ),
         el("script", Markup(script)),
-    )  # fmt: skip
+    )
     return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
 
 
@@ -139,11 +177,22 @@ def record(place: Path, g: Gathered) -> dict[str, Any]:
     tests = verdicts(g)
     rows = [
         {
-            "recipe": x.label, "pieces": x.recipe, "seeds": x.seeds, "reference": x.base, "failed": sum(r.failed is not None for r in x.runs),
+            "recipe": x.label,
+            "pieces": x.recipe,
+            "seeds": x.seeds,
+            "reference": x.base,
+            "failed": sum(r.failed is not None for r in x.runs),
             "unfinished": sum(r.unfinished for r in x.runs),
-            **{name: {"mean": x.mean(name), "std": x.std(name)} for name in ("global", "last5", "best", "personal", "pooled", "worst", "megabytes", "seconds")},
-            "tests": {name: {"p": v.p, "mark": v.mark, "why": v.why, "pairs": v.pairs} for name in tests if (v := tests[name].get(x.key))},
+            **{
+                name: {"mean": x.mean(name), "std": x.std(name)}
+                for name in ("global", "last5", "best", "personal", "pooled", "worst", "megabytes", "seconds")
+            },
+            "tests": {
+                name: {"p": v.p, "mark": v.mark, "why": v.why, "pairs": v.pairs}
+                for name in tests
+                if (v := tests[name].get(x.key))
+            },
         }
         for x in g.groups
-    ]  # fmt: skip
+    ]
     return {"report": str(place), "bytes": place.stat().st_size, "differing": g.differing, "leaderboard": rows}

@@ -8,6 +8,8 @@ from headway.report.gather import Group
 from headway.report.markup import Markup, details, el, join, table
 from headway.report.svg import key
 
+NOTHING = "\N{EN DASH}"  # stands where a table has nothing to say
+
 
 def section(name: str, title: str, *inside: object) -> Markup:
     return el("section", el("h2", title, id=f"{name}-heading"), *inside, id=name, aria_labelledby=f"{name}-heading")
@@ -22,6 +24,18 @@ def with_spread(mean: float | None, std: float | None, scale: float = 1.0, digit
     if mean is None:
         return "n/a"
     return f"{scale * mean:,.{digits}f}" + ("" if std is None else f" ± {scale * std:,.{digits}f}")
+
+
+def spread_cell(mean: float | None, std: float | None, scale: float, digits: int) -> Markup:
+    """The same with the spread in small; one that rounds to nothing is left out."""
+    text, sign, around = with_spread(mean, std, scale, digits).partition(" ±")
+    small = el("span", sign + around, cls="spread") if sign and float(around.replace(",", "")) > 0 else ""
+    return join([text, small])
+
+
+def signed(value: float, digits: int) -> str:
+    """`+1.20`, `-0.50` with a true minus"""
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def index_of(group: Group) -> int:

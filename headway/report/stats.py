@@ -47,6 +47,8 @@ def paired_t(a: Mapping[int, float], b: Mapping[int, float]) -> Verdict:
     d = shared(a, b)
     n = len(d)
     mean = sum(d) / n if n else None
+    if not a or not b:
+        return Verdict(n, mean, None, "no global model")
     if n < FEWEST_SEEDS:
         return Verdict(n, mean, None, "too few seeds")
     if max(d) == min(d):
@@ -86,7 +88,10 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 def verdicts(g: Gathered) -> dict[str, dict[str, Verdict]]:
     """figure -> key of the group -> its test against the reference; the reference itself has none."""
     others = [group for group in g.groups if not group.base]
-    tested = {"global": [_over_seeds(x, g.base) for x in others], "personal": [_over_clients(x, g.base) for x in others]}
+    tested = {
+        "global": [_over_seeds(x, g.base) for x in others],
+        "personal": [_over_clients(x, g.base) for x in others],
+    }
     found = {}
     for figure, row in tested.items():
         ps = holm([v.p for v in row])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headway.report.markup import Markup, el, join, plain
 
@@ -36,7 +37,9 @@ class Axis:
     title: str = ""
 
     def at(self, value: float) -> float:
-        lo, hi, v = (math.log10(x) for x in (self.lo, self.hi, max(value, self.lo))) if self.log else (self.lo, self.hi, value)
+        lo, hi, v = (
+            (math.log10(x) for x in (self.lo, self.hi, max(value, self.lo))) if self.log else (self.lo, self.hi, value)
+        )
         return self.start + (v - lo) / ((hi - lo) or 1.0) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
@@ -112,7 +115,7 @@ def path(points: Sequence[tuple[float, float]], close: bool = False) -> str:
     return "M" + "L".join(steps) + ("Z" if close else "")
 
 
-def drawing(name: str, title: str, about: str, *inside: object, height: float = HEIGHT, **more: str) -> Markup:
+def drawing(name: str, title: str, about: str, *inside: object, height: float = HEIGHT, **more: Any) -> Markup:
     """An SVG with its text alternative: a title, and a description of what can be seen."""
     names = {"t": f"{name}-title", "d": f"{name}-about"}
     words = [el("title", title, id=names["t"]), el("desc", about, id=names["d"])]
