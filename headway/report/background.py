@@ -132,7 +132,8 @@ def facts_table(found: list[tuple[Held, list[Entry]]]) -> Markup:
             continue
         f = facts_of(held)
         rows.append([
-            f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}", f"{f['clients']:,}", f"{f['samples']:,}",
+            f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}",
+            f"{f['clients']:,}", f"{f['samples']:,}",
             f"{f['size_min']:,} / {f['size_median']:,.0f} / {f['size_max']:,}",
             f"{f['classes_min']} / {f['classes_mean']:.1f} / {f['classes_max']}",
             f"{f['effective_classes']:.2f} of {held.counts.shape[1]}", f"{f['js_divergence']:.3f}",
@@ -150,8 +151,8 @@ def facts_table(found: list[tuple[Held, list[Entry]]]) -> Markup:
         "empty clients",
     ]
     note = (
-        "Effective classes: e to the entropy of a client's labels, mean over clients. JS divergence: mean over pairs of "
-        "clients in bits, 0 alike, 1 nothing in common. Gini of sizes: 0 all alike, towards 1 one client has "
+        "Effective classes: e to the entropy of a client's labels, mean over clients. JS divergence: mean over pairs "
+        "of clients in bits, 0 alike, 1 nothing in common. Gini of sizes: 0 all alike, towards 1 one client has "
         "everything. Training data only."
     )
     return join([table("How skewed it is", header, rows), el("p", note, cls="note")])

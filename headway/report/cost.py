@@ -11,7 +11,7 @@ from headway.report.measures import POINTS, Point, Reached, curve, reached, targ
 from headway.report.parts import figure, index_of, labelled, name_of, percent, section, with_spread
 
 WIDE = 20  # totals this many times apart call for a logarithmic axis
-COLUMNS = 5  # targets in a table: the highest
+COLUMNS = 4  # targets in a table: the highest
 
 
 def cost(g: Gathered) -> Markup:
@@ -57,7 +57,7 @@ def traffic_table(g: Gathered) -> Markup:
         "Means over seeds, all clients of a round together; totals include what a calibration asks at the end. "
         "Seconds are wall time on the machine that ran it and depend on its load."
     )
-    return join([table("Communication and time", header, rows, cls="sortable"), el("p", note, cls="note")])
+    return join([table("What is sent, and how long it takes", header, rows, cls="sortable"), el("p", note, cls="note")])
 
 
 def sent(run: Entry, way: str) -> float:

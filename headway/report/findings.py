@@ -147,7 +147,7 @@ def picture(f: Found, pictures: Mapping[Path, str], several: bool) -> Markup:
     assert f.png is not None
     alt = str(f.record.get("alt") or f.record["title"])
     caption = el("figcaption", labelled(f.group), f", seed {f.run.seed}") if several else ""
-    return el("figure", el("img", src=pictures[f.png], alt=alt, loading="lazy"), caption, data_recipe=f.group.key)
+    return el("figure", el("img", src=pictures[f.png], alt=alt), caption, data_recipe=f.group.key)
 
 
 def summary_table(title: str, row: list[Found], several: bool) -> Markup:

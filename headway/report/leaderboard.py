@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, cell, el, join, table
 from headway.report.parts import counted, labelled, listed, name_of, section, spread_cell, with_spread
-from headway.report.stats import Verdict
+from headway.report.stats import Verdict, shared
 
 Verdicts = Mapping[str, Mapping[str, Verdict]]
 COLUMNS = (  # figure, heading, factor, decimals
@@ -46,7 +46,7 @@ def task_line(g: Gathered) -> str:
 def in_words(g: Gathered, verdicts: Verdicts) -> Markup:
     """One paragraph: the best recipe, by how much, and whether that is more than noise."""
     told: list[object] = []
-    able = [x for x in g.groups if x.mean("global") is not None]
+    able = finished_first([x for x in g.groups if x.mean("global") is not None])
     if len(g.groups) == 1:
         told += single(g.groups[0])
     elif able:
@@ -65,6 +65,11 @@ def in_words(g: Gathered, verdicts: Verdicts) -> Markup:
             f" Careful: the runs differ in {listed(list(g.differing))}, so the recipes are not compared on equal terms."
         )
     return el("p", *told, cls="lead")
+
+
+def finished_first(groups: list[Group]) -> list[Group]:
+    """A recipe with unfinished runs is not called the best while another is whole."""
+    return [x for x in groups if x.whole] or groups
 
 
 def single(x: Group) -> list[object]:
@@ -109,7 +114,13 @@ def best_global(able: list[Group], base: Group, tests: Mapping[str, Verdict]) ->
 
 
 def gap(a: Group, b: Group, figure: str) -> str:
-    return f"{100 * ((a.mean(figure) or 0) - (b.mean(figure) or 0)):.2f} points"
+    """How far apart two recipes are, over the seeds that both ran where there are such."""
+    ours, theirs = a.values(figure), b.values(figure)
+    both = shared(ours, theirs)
+    if not both:
+        return f"{100 * ((a.mean(figure) or 0) - (b.mean(figure) or 0)):.2f} points"
+    which = "" if ours.keys() == theirs.keys() else f" over {counted(len(both), 'shared seed')}"
+    return f"{100 * sum(both) / len(both):.2f} points{which}"
 
 
 def verdict_words(v: Verdict | None, what: str) -> list[object]:
@@ -129,7 +140,8 @@ def verdict_words(v: Verdict | None, what: str) -> list[object]:
 
 
 def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
-    able = sorted((x for x in g.groups if x.mean("personal") is not None), key=lambda x: -(x.mean("personal") or 0))
+    able = finished_first([x for x in g.groups if x.mean("personal") is not None])
+    able.sort(key=lambda x: -(x.mean("personal") or 0))
     if not able:
         return []
     best = able[0]
@@ -165,7 +177,13 @@ def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
     rows, marks = [], []
     for x in g.groups:
         cells: list[object] = [
-            join([labelled(x), el("span", " reference", cls="tag") if x.base and len(g.groups) > 1 else "", *state(x)])
+            join(
+                [
+                    labelled(x),
+                    join([" ", el("span", "reference", cls="tag")]) if x.base and len(g.groups) > 1 else "",
+                    *state(x),
+                ]
+            )
         ]
         for figure, _, factor, digits in COLUMNS:
             mean = x.mean(figure)
@@ -175,8 +193,13 @@ def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
             cells.append(cell(join(shown), -1.0 if mean is None else factor * mean, cls="number"))
         rows.append(cells)
         marks.append({"cls": "failed" if any(r.failed for r in x.runs) else None})
-    board = table("Leaderboard", header, rows, cls="sortable", marks=marks)
+    board = table(caption_of(g), header, rows, cls="sortable", marks=marks)
     return section("leaderboard", "Leaderboard", board, failures(g), footnote(g, verdicts))
+
+
+def caption_of(g: Gathered) -> str:
+    several = any(len(x.seeds) > 1 for x in g.groups)
+    return "By global accuracy after the last round" + ("; mean ± spread over seeds" if several else "")
 
 
 def mark(v: Verdict, base: Group) -> Markup:
@@ -202,10 +225,10 @@ def state(x: Group) -> list[Markup]:
     n = len(x.runs)
     told = []
     if failed:
-        told.append(el("span", f" failed{f': {failed} of {n}' if n > 1 else ''}", cls="tag bad"))
+        told.append(el("span", f"failed{f': {failed} of {n}' if n > 1 else ''}", cls="tag bad"))
     if waiting:
-        told.append(el("span", f" unfinished{f': {waiting} of {n}' if n > 1 else ''}", cls="tag warn"))
-    return told
+        told.append(el("span", f"unfinished{f': {waiting} of {n}' if n > 1 else ''}", cls="tag warn"))
+    return [join([" ", t]) for t in told]
 
 
 def failures(g: Gathered) -> Markup:

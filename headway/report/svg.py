@@ -78,7 +78,8 @@ def bounds(values: Iterable[float], least: float | None = None, most: float | No
 
 def number(value: float) -> str:
     """A tick's label: 1,000 and 0.25."""
-    return f"{value:,.0f}" if abs(value) >= 1 and value == round(value) else f"{value:.3g}"
+    text = f"{value:,.0f}" if abs(value) >= 1 and value == round(value) else f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def text(x: float, y: float, words: object, cls: str = "tick", anchor: str = "middle", **more: str) -> Markup:
