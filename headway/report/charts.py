@@ -217,7 +217,7 @@ def holdings(name: str, title: str, about: str, counts: npt.NDArray[np.int64]) -
     ]
     thinned = len(clients) < len(counts)
     if not thinned:
-        skip = -(-len(clients) // 20)
+        skip = -(-len(clients) // 12)
         inside += [text(left + (i + 0.5) * wide, floor + 14, clients[i]) for i in range(0, len(clients), skip)]
     x_title = (
         "client; below: its samples"

@@ -111,7 +111,7 @@ def target_tables(g: Gathered) -> Markup:
     costs = {x.key: [reached(x, t) for t in targets] for x in able}
     made = []
     for title, what in (("Rounds", "rounds"), ("Megabytes", "megabytes"), ("Seconds", "seconds")):
-        rows = [[labelled(x), *(_cost(r, what) for r in costs[x.key])] for x in able]
+        rows = [[name_of(x), *(_cost(r, what) for r in costs[x.key])] for x in able]
         made.append(
             table(f"{title} to a global accuracy of", ["recipe", *(f"{t:.0%}" for t in targets)], rows, cls="sortable")
         )

@@ -132,7 +132,7 @@ def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool
         el("h3", first["title"]),
         el("p", first["about"]),
         summary_table(first["title"], row, several),
-        el("div", *shown, cls="pair") if shown else "",
+        el("div", *shown, cls="pair" if len(shown) < 3 else "thirds") if shown else "",
         el("p", note, cls="note") if note else "",
         *tables,
         id=f"diagnostic-{_id(name)}",

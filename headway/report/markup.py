@@ -71,7 +71,7 @@ def table(
         if row_heads and len(row):
             cells[0] = el("th", row[0], scope="row")
         body.append(el("tr", *cells, **(marks[i] if i < len(marks) else {})))
-    inner = el("table", el("caption", caption), el("thead", head), el("tbody", *body), cls=cls or None)
+    inner = el("table", el("caption", el("span", caption)), el("thead", head), el("tbody", *body), cls=cls or None)
     return el("div", inner, cls="scroll", tabindex="0", role="region", aria_label=caption)
 
 

@@ -61,7 +61,7 @@ function reader(chart) {
   const [lo, hi, log] = chart.dataset.x.split(" ");
   const [lowest, highest, unit = ""] = chart.dataset.y.split(" ");
   const [low, high] = [Number(lowest), Number(highest)];
-  const area = { left: 46, right: 446, top: 12, bottom: 258 };
+  const area = { left: 52, right: 446, top: 12, bottom: 258 };
   const curves = Array.from(chart.querySelectorAll("g[data-recipe]"), (group) => ({
     group,
     name: names.get(group.dataset.recipe) || "",
@@ -90,7 +90,7 @@ function reader(chart) {
       return [`${c.name} ${unit ? y.toFixed(1) : y.toPrecision(3)} ${unit}`.trim()];
     });
     const value = valueAt(x);
-    output.textContent = `at ${value >= 100 || chart.id === "rounds" ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)}: ${told.join(" · ")}`;
+    output.textContent = `at ${value >= 100 ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)}: ${told.join(" · ")}`;
   };
   const clear = () => { cross.remove(); output.textContent = ""; at = -1; };
   chart.addEventListener("pointermove", (event) => {

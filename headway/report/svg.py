@@ -10,7 +10,7 @@ from typing import Any
 from headway.report.markup import Markup, el, join, plain
 
 WIDTH, HEIGHT = 460, 300  # a phone shows it at three quarters, half a desktop page at a little more than its size
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42  # page.js knows them too
 COLOURS = 7  # hues that stay apart for every kind of colour vision; dashes tell further recipes from the first seven
 
 
