@@ -20,7 +20,6 @@ from headway.report.svg import shortened
 
 BUDGET = 2_000_000  # characters of all figures together: the page stays light enough to be sent by mail
 ROWS, COLUMNS = 12, 12  # of a table
-TONES = 128  # colours a figure keeps; charts need fewer
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def chosen_figures(found: Mapping[str, list[Found]]) -> dict[Path, str]:
 
 
 def embedded(path: Path) -> str | None:
-    """A PNG as a data address, in few colours where that is smaller; None when it is damaged."""
+    """A PNG as a data address, written anew where that is smaller without changing a pixel; None when it is damaged."""
     from PIL import Image
 
     try:
@@ -108,7 +107,7 @@ def embedded(path: Path) -> str | None:
             shown = image.convert("RGBA")
             flat.paste(shown, mask=shown.getchannel("A"))
         small = io.BytesIO()
-        flat.quantize(TONES, dither=Image.Dither.NONE).save(small, format="PNG", optimize=True)
+        flat.save(small, format="PNG", optimize=True)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     best = min((raw, small.getvalue()), key=len)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headway.report.gather import Entry, Gathered, Group
-from headway.report.markup import Markup, cell, el, join, table
+from headway.report.markup import Markup, cell, details, el, join, table
 from headway.report.parts import counted, labelled, listed, name_of, section, spread_cell, with_spread
 from headway.report.stats import Verdict, shared
 
@@ -76,13 +76,12 @@ def single(x: Group) -> list[object]:
     told: list[object] = [name_of(x)]
     end, personal = x.mean("global"), x.mean("personal")
     if end is not None:
-        told.append(f" ends with a global accuracy of {with_spread(end, x.std('global'), 100)} %")
+        told.append(f" ends with a global accuracy of {share(x, 'global')}")
     else:
         told.append(" has no global model")
     if personal is not None:
         told.append(
-            f"{' and' if end is not None else ','} a personal accuracy of "
-            f"{with_spread(personal, x.std('personal'), 100)} % (mean over clients)"
+            f"{' and' if end is not None else ','} a personal accuracy of {share(x, 'personal')} (mean over clients)"
         )
     told.append(
         f" after {counted(x.counted[0].done, 'round')}, with {x.mean('megabytes') or 0:,.1f} MB sent in "
@@ -98,7 +97,7 @@ def best_global(able: list[Group], base: Group, tests: Mapping[str, Verdict]) ->
     told: list[object] = [
         "Best global accuracy after the last round: ",
         el("strong", name_of(best)),
-        f" with {with_spread(best.mean('global'), best.std('global'), 100)} %",
+        f" with {share(best, 'global')}",
     ]
     if best.base or base.mean("global") is None:
         if len(able) > 1:
@@ -109,7 +108,7 @@ def best_global(able: list[Group], base: Group, tests: Mapping[str, Verdict]) ->
             told.append(".")
         return told
     told.append(f", {gap(best, base, 'global')} above ")
-    told += [name_of(base), f" ({with_spread(base.mean('global'), base.std('global'), 100)} %). "]
+    told += [name_of(base), f" ({share(base, 'global')}). "]
     return told + verdict_words(tests.get(best.key), "the difference")
 
 
@@ -148,7 +147,7 @@ def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
     told: list[object] = [
         " Best personal accuracy: ",
         el("strong", name_of(best)),
-        f" with {with_spread(best.mean('personal'), best.std('personal'), 100)} %",
+        f" with {share(best, 'personal')}",
     ]
     if best.base or g.base.mean("personal") is None:
         return [*told, "."]
@@ -168,7 +167,13 @@ def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
 def p_text(v: Verdict) -> str:
     if v.p is None:
         return v.why
-    return "p < 0.001" if v.p < 0.001 else f"p = {v.p:.3f}" if v.p < 0.1 else f"p = {v.p:.2f}"
+    text = "p < 0.001" if v.p < 0.001 else f"p = {v.p:.3f}" if v.p < 0.1 else f"p = {v.p:.2f}"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def share(x: Group, figure: str) -> str:
+    """A figure of a recipe in percent, in one piece."""
+    return f"{with_spread(x.mean(figure), x.std(figure), 100)} %".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
@@ -248,17 +253,14 @@ def failures(g: Gathered) -> Markup:
 
 def footnote(g: Gathered, verdicts: Verdicts) -> Markup:
     several = any(len(x.seeds) > 1 for x in g.groups)
-    told: list[object] = [
+    columns = (
         "global: the last round on the test set, calibrated where the recipe calibrates; last 5: the mean of the last "
         "five rounds; best: the best round, which is no result. personal: each client's own model on its own test "
         "data, mean over clients; pooled: over all clients' test samples; worst client: the least of them. "
-        "MB: up and down together. "
-    ]
-    if several:
-        told.append("± is the spread over seeds (ddof 0). ")
-    if len(g.groups) > 1:
-        told += marks_note(g, verdicts)
-    return el("p", *told, cls="note")
+        "MB: up and down together. " + ("± is the spread over seeds (ddof 0)." if several else "")
+    )
+    marks = el("p", *marks_note(g, verdicts), cls="note") if len(g.groups) > 1 else ""
+    return join([marks, details("What the columns mean", el("p", columns, cls="note"))])
 
 
 def marks_note(g: Gathered, verdicts: Verdicts) -> list[object]:
