@@ -34,6 +34,7 @@ from headway.cli_options import (
     task_values,
     workers_of,
 )
+from headway.cli_report import register as register_report
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -280,6 +281,9 @@ def bench_command(
         lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )
     emit(as_json, result, lambda c: report.show(c, result))
+
+
+register_report(app)
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:

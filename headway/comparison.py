@@ -100,6 +100,12 @@ class Comparison:
             table.writerow([safe_cell(row.recipe), row.failed, *("" if v is None else f"{v:.6g}" for v in numbers)])
         write_atomic(self.path / "leaderboard.csv", text.getvalue())
 
+    def report(self, out: str | Path | None = None) -> Path:
+        """One HTML page that compares the runs, report.html in their folder unless said otherwise."""
+        from headway.report.page import report
+
+        return report([run.path for row in self.rows for run in row.runs], out or self.path / "report.html")
+
     def __getitem__(self, recipe: str) -> Row:
         for row in self.rows:
             if row.recipe == recipe:

@@ -102,6 +102,12 @@ class Run:
             )
         return self._net(path)
 
+    def report(self, out: str | Path | None = None) -> Path:
+        """One HTML page about this run, report.html in its folder unless said otherwise."""
+        from headway.report.page import report
+
+        return report([self.path], out)
+
     def _net(self, path: Path) -> Net:
         """A saved model in the net it was trained in."""
         from headway.settings import settings

@@ -1,0 +1,1 @@
+"""The report page: runs in, one self-contained HTML page out."""

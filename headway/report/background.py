@@ -1,0 +1,186 @@
+"""What stands behind the results: who acts where in the round, what travels, and who holds which data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headway.data.partition import Partition, describe
+from headway.errors import HeadwayError
+from headway.methods import recipe as parse_recipe
+from headway.report.charts import holdings, shade_key
+from headway.report.gather import Entry, Gathered, Group, Held
+from headway.report.markup import Markup, details, el, join, table
+from headway.report.measures import thin
+from headway.report.parts import NOTHING, counted, figure, listed, name_of, section
+
+STAGES = {  # the hooks of the round in words
+    "head": "the classifier's shape",
+    "check": "what is refused",
+    "advise": "what is advised",
+    "init_server": "server's first memory",
+    "init_client": "client's first memory",
+    "share": "which parameters travel",
+    "broadcast": "what else is sent down",
+    "phases": "phases of local training",
+    "prepare": "before the first step",
+    "lift": "features in training",
+    "criterion": "the loss",
+    "penalty": "added to the loss",
+    "gradient": "the gradient",
+    "correct": "correction of the gradient",
+    "upload": "what of the model is sent up",
+    "report": "what else is sent up",
+    "aggregate": "the average",
+    "absorb": "what the server learns",
+    "server_step": "the server's step",
+    "post": "after the step",
+    "shown": "the model that is judged",
+    "equip": "in evaluation",
+    "survey": "asked once at the end",
+    "calibrate": "calibration",
+    "personalise": "personal models",
+    "trace": "what is logged",
+}
+TRAVELS = {
+    "down": "sent down",
+    "up": "sent up",
+    "stays": "stays on the client",
+    "frozen": "fixed for all",
+    "once": "asked once at the end",
+}
+MOST_PARTITIONS = 4
+CELLS = 40  # clients in the table of counts
+
+
+def explained(text: str) -> dict[str, Any] | None:
+    """Who acts where and what travels; None for a recipe this version does not know."""
+    from headway.show import explanation
+
+    try:
+        return explanation(parse_recipe(text))
+    except HeadwayError:
+        return None
+
+
+def recipes(g: Gathered) -> Markup:
+    known = {x.recipe: explained(x.recipe) for x in g.groups}
+    shown = [x for x in g.groups if known[x.recipe]]
+    facts = [known[x.recipe] or {} for x in shown]
+    acting = [{line["hook"]: " ".join(line["pieces"]) for line in f["hooks"]} for f in facts]
+    hooks = list(dict.fromkeys(h for h in (*STAGES, *(h for a in acting for h in a)) if any(h in a for a in acting)))
+    header = ["in the round", *(name_of(x) for x in shown)]
+    rows: list[list[object]] = [["pieces", *(f["recipe"].replace("+", " + ") for f in facts)]]
+    rows += [[join([el("code", h), " ", STAGES.get(h, "")]), *(a.get(h, NOTHING) for a in acting)] for h in hooks]
+    rows += [
+        [title, *(", ".join(f[way]) or NOTHING for f in facts)]
+        for way, title in TRAVELS.items()
+        if any(f[way] for f in facts)
+    ]
+    inside: list[object] = [
+        el("p", "Everything not listed is FedAvg's. A dash: nothing beyond FedAvg there.", cls="note")
+    ]
+    if shown:
+        inside.append(table("Who acts where in the round, and what travels", header, rows, cls="words"))
+    if unknown := [x.label for x in g.groups if x not in shown]:
+        inside.append(el("p", f"Not known to this version of headway: {listed(unknown)}.", cls="note"))
+    return section("recipes", "Recipes: who acts where, what travels", *inside)
+
+
+# ---- partition
+def partitions(g: Gathered) -> Markup:
+    found: dict[str, tuple[Held, list[Entry]]] = {}
+    for run in sorted(g.runs, key=lambda r: r.seed):
+        if run.held is not None and run.held.counts.size:
+            found.setdefault(run.held.hash + str(run.held.counts.shape), (run.held, []))[1].append(run)
+    if not found:
+        return section("partition", "Who holds which data", el("p", "No run says who holds which data."))
+    drawn = [
+        partition_figure(i, held, runs, g) for i, (held, runs) in enumerate(list(found.values())[:MOST_PARTITIONS])
+    ]
+    left = len(found) - len(drawn)
+    others = details("Under other seeds or settings", el("div", *drawn[2:], cls="pair")) if drawn[2:] else ""
+    more = (
+        el("p", f"{counted(left, 'further partition')} not drawn; their figures are in the table.", cls="note")
+        if left
+        else ""
+    )
+    return section(
+        "partition",
+        "Who holds which data",
+        facts_table(list(found.values())),
+        el("div", *drawn[:2], cls="pair"),
+        others,
+        more,
+    )
+
+
+def facts_of(held: Held) -> dict[str, Any]:
+    """`describe` on the counts alone: samples are numbered client by client, class by class."""
+    counts = held.counts
+    labels = np.concatenate([np.repeat(np.arange(counts.shape[1]), row) for row in counts])
+    offsets = np.concatenate([[0], np.cumsum(held.sizes)]).astype(np.int64)
+    p = Partition(held.spec, 0, np.arange(len(labels), dtype=np.int64), offsets, counts.shape[1], "", {})
+    return describe(p, labels)
+
+
+def facts_table(found: list[tuple[Held, list[Entry]]]) -> Markup:
+    rows = []
+    for held, runs in found:
+        if not held.sizes.sum():
+            continue
+        f = facts_of(held)
+        rows.append([
+            f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}",
+            f"{f['clients']:,}", f"{f['samples']:,}",
+            f"{f['size_min']:,} / {f['size_median']:,.0f} / {f['size_max']:,}",
+            f"{f['classes_min']} / {f['classes_mean']:.1f} / {f['classes_max']}",
+            f"{f['effective_classes']:.2f} of {held.counts.shape[1]}", f"{f['js_divergence']:.3f}",
+            f"{f['size_gini']:.3f}", f["empty"],
+        ])  # fmt: skip
+    header = [
+        "partition",
+        "clients",
+        "samples",
+        "size least / median / most",
+        "classes least / mean / most",
+        "effective classes",
+        "JS divergence",
+        "Gini of sizes",
+        "empty clients",
+    ]
+    note = (
+        "Effective classes: e to the entropy of a client's labels, mean over clients. JS divergence: mean over pairs "
+        "of clients in bits, 0 alike, 1 nothing in common. Gini of sizes: 0 all alike, towards 1 one client has "
+        "everything. Training data only."
+    )
+    return join([table("How skewed it is", header, rows), el("p", note, cls="note")])
+
+
+def partition_figure(i: int, held: Held, runs: list[Entry], g: Gathered) -> Markup:
+    counts = held.counts
+    title = f"{held.spec}, seed {listed(sorted({str(r.seed) for r in runs}))}"
+    about = (
+        f"Share of each class in each of {counted(len(counts), 'client')}: columns are clients, rows are "
+        f"{counts.shape[1]} classes, darker is more. Clients hold {int(held.classes.min())} to "
+        f"{int(held.classes.max())} classes."
+    )
+    drawing = holdings(f"partition-{i}", title, about, counts)
+    shown, classes = thin(range(len(counts)), CELLS), thin(range(counts.shape[1]), CELLS)
+    rows = [[k, int(held.sizes[k]), *(int(counts[k, c]) or "·" for c in classes)] for k in shown]
+    which = users(runs, g)
+    return figure(
+        title,
+        drawing,
+        note=f"Recipes: {which}." if which else "",
+        header=["client", "samples", *classes],
+        rows=rows,
+        more=el("p", shade_key(), cls="note"),
+    )
+
+
+def users(runs: list[Entry], g: Gathered) -> str:
+    """Who trained on it, where that is not everybody."""
+    there: list[Group] = [x for x in g.groups if any(r in runs for r in x.runs)]
+    return "" if len(there) == len(g.groups) else listed([x.label for x in there])

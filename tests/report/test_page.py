@@ -1,0 +1,390 @@
+"""The page: what it says, that nothing in a name becomes markup, that it needs nothing else, that it stays the same."""
+
+import base64
+import hashlib
+import html
+import io
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from calling import SMALL, headway
+from report_runs import write_finding, write_run
+
+import headway as package
+from headway.report import again, findings, svg
+from headway.report.charts import COLUMNS
+from headway.report.gather import gather
+from headway.report.page import page, report
+from headway.rundir import Run
+
+EVIL = "<script>alert(1)</script>\"'&\x00\u202e"
+SECTIONS = ["leaderboard", "curves", "clients", "cost", "recipes", "diagnostics", "partition", "origin"]
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, all text, and whether every tag that opens also closes, in order."""
+
+    VOID = ("meta", "input", "img", "br")
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.words, self.open = [], [], []
+        self.feed(text)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert len({k for k, _ in attrs}) == len(attrs), (tag, attrs)
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag):
+        return [attrs for t, attrs in self.tags if t == tag]
+
+
+def png():
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(out, format="PNG")
+    return out.getvalue()
+
+
+def comparison(tmp_path, seeds=3):
+    for seed in range(seeds):
+        write_run(tmp_path / "fedavg" / f"seed-{seed}", "fedavg", seed, accs=(0.25, 0.5))
+        write_run(
+            tmp_path / "scaffold" / f"seed-{seed}",
+            "scaffold",
+            seed,
+            accs=(0.5, 0.75 + seed / 100),
+            personal=(0.5, 1, 1),
+        )
+    return tmp_path
+
+
+def read(paths, **more):
+    return Reader(page(gather(paths), **more))
+
+
+def test_sections_in_order_and_every_link_leads_somewhere(tmp_path):
+    r = read([comparison(tmp_path)])
+    assert [a["id"] for a in r.all("section")] == SECTIONS
+    ids = [a["id"] for _, a in r.tags if "id" in a]
+    assert len(set(ids)) == len(ids)
+    assert all(a["href"][1:] in ids for a in r.all("a"))
+    for attrs in (a for _, a in r.tags if "aria-labelledby" in a):
+        assert set(attrs["aria-labelledby"].split()) <= set(ids)
+
+
+def test_the_summary_says_who_is_best_by_how_much_and_whether_that_is_noise(tmp_path):
+    text = read([comparison(tmp_path)]).text
+    # scaffold ends at 0.75, 0.76, 0.77 and fedavg at 0.5 always: 26 points; t = 0.26 / (0.01 / sqrt 3) = 45, p < 0.001
+    assert "scaffold with 76.00 ± 0.82 % , 26.00 points above fedavg" in text.replace("%,", "% ,")
+    assert "beyond the noise of seeds (paired t-test over 3 seeds, p < 0.001)" in text
+
+
+def test_two_seeds_are_too_few(tmp_path):
+    text = read([comparison(tmp_path, seeds=2)]).text
+    assert "cannot be told from noise: 2 shared seeds, and a paired test needs three" in text
+    assert "Too few seeds" in text
+
+
+def test_a_single_run_has_a_page_of_its_own(tmp_path):
+    r = read([write_run(tmp_path / "a")])
+    assert "fedavg ends with a global accuracy of 50.00 %" in r.text
+    assert "One seed tells nothing about noise" in r.text
+    assert r.all("input") == []  # nothing to switch
+
+
+def test_failed_and_unfinished_runs_are_named_with_their_reason(tmp_path):
+    write_run(tmp_path / "a", "fedavg", failed="the loss is not finite from round 2 on", personal=None)
+    write_run(tmp_path / "b", "moon", accs=(0.1, 0.2), finished=False)
+    text = read([tmp_path]).text
+    assert "failed: the loss is not finite from round 2 on" in text
+    assert "unfinished: 2 of 2 rounds" in text
+    assert "1 run of 2 failed" in text
+
+
+def test_runs_under_other_settings_are_not_called_comparable(tmp_path):
+    write_run(tmp_path / "a", "fedavg", lr=0.1)
+    write_run(tmp_path / "b", "moon", lr=0.2)
+    text = read([tmp_path]).text
+    assert "Careful: the runs differ in lr" in text
+    assert "Not comparable as they stand." in text
+
+
+def test_without_local_training_the_page_says_what_gains_are_measured_against(tmp_path):
+    root = comparison(tmp_path)
+    assert "Local training is not among the runs" in read([root]).text
+    write_run(root / "local" / "seed-0", "local", 0, accs=(None, None), personal=(0.5, 0.5, 0.5))
+    text = read([root]).text
+    assert "Local training is not among the runs" not in text
+    assert "Who gains and who loses against local" in text
+
+
+# ---- safety
+def test_no_name_becomes_markup(tmp_path):
+    run = write_run(tmp_path / "a <b>&", label=EVIL, failed=EVIL, data=EVIL.replace("\x00", ""))
+    write_finding(run, title=EVIL, about=EVIL, alt=EVIL, summary={EVIL: EVIL}, tables={EVIL: [{EVIL: EVIL}]}, png=png())
+    write_run(tmp_path / "b", "moon", label="[bold]" + EVIL)
+    text = page(gather([tmp_path]), EVIL)
+    r = Reader(text)
+    assert len(r.all("script")) == 1
+    assert "<script>alert(1)" not in text
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") > 10
+    assert "\x00" not in text
+    assert "\u202e" not in text
+
+
+def test_nothing_comes_from_elsewhere_and_only_hashed_code_runs(tmp_path):
+    run = write_run(tmp_path / "a")
+    write_finding(run, png=png())
+    text = page(gather([run]))
+    r = Reader(text)
+    style, script = (re.search(f"<{tag}>(.*?)</{tag}>", text, re.S)[1] for tag in ("style", "script"))
+    policy = next(a["content"] for a in r.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    for kind, code in (("style", style), ("script", script)):
+        digest = base64.b64encode(hashlib.sha256(html.unescape(code).encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert not [name for _, attrs in r.tags for name in attrs if name == "style" or name.startswith("on")]
+    assert not re.search(r"(?:src|href)=\"(?!data:image/png;base64,|#)", text)
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert "url(" not in style
+
+
+def test_every_chart_has_words_and_every_picture_an_alternative(tmp_path):
+    run = write_run(tmp_path / "x" / "a")
+    write_finding(run, png=png())
+    r = read([comparison(tmp_path)])
+    charts = [a for a in r.all("svg") if a.get("role") == "img"]
+    assert len(charts) >= 8
+    assert all(a.get("aria-labelledby") for a in charts)
+    assert len(r.all("title")) >= len(charts)
+    assert all(a.get("aria-hidden") == "true" for a in r.all("svg") if a.get("role") != "img")
+    assert [a["alt"] for a in r.all("img")] == ["Two bars."]
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    root = comparison(tmp_path)
+    write_finding(root / "fedavg" / "seed-0", png=png())
+    first = page(gather([root]))
+    assert page(gather([root])) == first
+
+
+def test_colours_stand_out_from_their_paper():
+    css = (Path(svg.__file__).parent / "page.css").read_text()
+    for block in css.split("@media screen")[:2]:
+        named = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for name in [f"c{i}" for i in range(svg.COLOURS)]:
+            assert contrast(named[name], named["card"]) >= 3, name  # WCAG 1.4.11
+        for name in ("ink", "soft", "accent", "good", "bad", "warn"):
+            assert contrast(named[name], named["card"]) >= 4.5, name  # WCAG 1.4.3
+
+
+def contrast(a, b):
+    def light(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    high, low = sorted((light(a), light(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+# ---- diagnostics
+def test_diagnostics_are_shown_or_the_command_that_makes_them(tmp_path):
+    run = write_run(tmp_path / "a b")
+    assert shlex.join(["headway", "diagnose", str(run)]) in read([run]).text
+    write_finding(run, png=png())
+    r = read([run])
+    assert "How long the rows are." in r.text
+    assert "rows (12 of 20 rows)" in r.text
+    assert r.all("img")[0]["src"].startswith("data:image/png;base64,")
+
+
+def test_damaged_findings_and_figures_are_passed_over(tmp_path):
+    run = write_run(tmp_path / "a")
+    write_finding(run, "good", png=b"no picture")
+    write_finding(run, "elsewhere", figure="../../secret.png")
+    (run / "diagnostics" / "bad.json").write_text("{")
+    (run / "diagnostics" / "odd.json").write_text('{"title": 3}')
+    r = read([run])
+    assert r.text.count("How long the rows are.") == 2
+    assert r.all("img") == []
+
+
+def test_figures_stop_at_their_budget_the_best_recipe_first(tmp_path, monkeypatch):
+    for name, acc in (("fedavg", 0.5), ("moon", 0.9)):
+        write_finding(write_run(tmp_path / name, name, accs=(acc,)), png=png())
+    size = len(findings.embedded(tmp_path / "moon" / "diagnostics" / "norms.png"))
+    monkeypatch.setattr(findings, "BUDGET", size)
+    r = read([tmp_path])
+    assert len(r.all("img")) == 1
+    assert next(a for a in r.all("figure") if "data-recipe" in a)["data-recipe"] == "r0"
+    assert "1 further figure" in r.text
+
+
+# ---- size
+def test_a_thousand_clients_and_rounds_stay_below_three_megabytes(tmp_path):
+    rng = np.random.RandomState(0)
+    counts = rng.randint(0, 9, (1000, 10)).tolist()
+    for name in ("fedavg", "moon", "scaffold", "local", "fedetf", "fedprox"):
+        accs = (rng.rand(1000) if name != "local" else np.full(1000, None)).tolist()
+        write_run(tmp_path / name, name, accs=accs, personal=rng.rand(1000).tolist(), counts=counts)
+    text = page(gather([tmp_path]))
+    assert len(text.encode()) < 3_000_000
+    assert f"{COLUMNS} of 1,000 clients" in Reader(text).text
+
+
+# ---- making it again
+def test_the_command_repeats_the_run_byte_for_byte(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "--lr=0.025",
+        "--partition=classes(4)",
+        "--seed=3",
+        "--lr-decay=0.5@1",
+        "--weight-decay=1e-4",
+        "--persist-momentum",
+    )
+    assert headway("run", "prox(mu=0.5)+fn", *SMALL, *words, "--out=a b").code == 0
+    again_words = shlex.split(again.command(gather([Path("a b")]).runs[0]))
+    assert again_words[:2] == ["headway", "run"]
+    assert headway(*again_words[1:], "--quiet", "--out=c").code == 0
+    for name in ("metrics.jsonl", "model.safetensors", "partition.json"):
+        assert Path("a b", name).read_bytes() == Path("c", name).read_bytes()
+
+
+def test_objects_handed_over_in_python_are_told_from_names(tmp_path):
+    a = gather([write_run(tmp_path / "a", data="clouds", model="torch.nn:Sequential")]).runs[0]
+    assert again.made_from_objects(a) == ["data clouds", "model torch.nn:Sequential"]
+    b = gather([write_run(tmp_path / "b", data="t/x.csv", model="net.py:Mine")]).runs[0]
+    assert again.made_from_objects(b) == []
+
+
+# ---- axes
+@pytest.mark.parametrize(
+    ("lo", "hi", "wanted"),
+    [(0, 100, [0, 20, 40, 60, 80, 100]), (0, 20, [0, 5, 10, 15, 20]), (0.1, 0.35, [0.1, 0.15, 0.2, 0.25, 0.3, 0.35])],
+)
+def test_ticks_are_round_numbers(lo, hi, wanted):
+    assert svg.ticks(lo, hi, 5) == pytest.approx(wanted)
+
+
+def test_logarithmic_axes():
+    assert svg.log_ticks(1, 20) == [1, 2, 5, 10, 20]
+    axis = svg.Axis(1, 100, 0, 200, log=True)
+    assert (axis.at(1), axis.at(10), axis.at(100)) == (0, 100, 200)
+
+
+# ---- the command
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_command_writes_beside_the_runs_and_replaces_its_own_page():
+    comparison(Path("runs"))
+    end = headway("report", "runs", "--title", "Mine & yours")
+    assert (end.code, end.out.startswith("runs/report.html: 6 runs, ")) == (0, True)
+    first = Path("runs/report.html").read_bytes()
+    assert b"<h1>Mine &amp; yours</h1>" in first
+    assert headway("report", "runs", "--title", "Mine & yours").code == 0
+    assert Path("runs/report.html").read_bytes() == first
+
+
+@pytest.mark.usefixtures("_here")
+def test_json_has_the_leaderboard_and_nothing_else_is_printed():
+    comparison(Path("runs"))
+    end = headway("report", "runs/fedavg", "runs/scaffold", "--json", "--out=x/page.html")
+    assert (end.code, end.err, end.json["report"]) == (0, "", "x/page.html")
+    assert [row["recipe"] for row in end.json["leaderboard"]] == ["scaffold", "fedavg"]
+    assert end.json["leaderboard"][0]["tests"]["global"]["mark"] == "better"
+    assert end.json["bytes"] == Path("x/page.html").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["nothing"], "there is no such folder"),
+        (["empty"], "no run is in this folder"),
+        ([""], "it is empty"),
+        (["a", "--out", "notes.html"], "it is not a report of headway"),
+        (["a", "--out", "empty"], "it is a folder"),
+        (["a", "--out", "page.pdf"], "ends in .html"),
+        (["a", "--out", ""], "it is empty"),
+        (["a", "--title", " "], "title=' ': it is empty"),
+        (["a", "unborn"], "has not ended a single round"),
+        (["broken"], "config.json is damaged"),
+    ],
+)
+@pytest.mark.usefixtures("_here")
+def test_a_wrong_request_is_one_sentence_and_writes_nothing(words, wanted):
+    write_run(Path("a"))
+    write_run(Path("unborn"), accs=(), finished=False)
+    (write_run(Path("broken")) / "config.json").write_text("{")
+    Path("empty").mkdir()
+    Path("notes.html").write_text("mine")
+    before = {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
+    end = headway("report", *words)
+    assert (end.code, end.out) == (2, "")
+    assert wanted in end.err
+    assert end.err.count("\n") == 1
+    assert {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.usefixtures("_here")
+def test_overwrite_replaces_a_file_that_is_no_report():
+    write_run(Path("a"))
+    Path("notes.html").write_text("mine")
+    assert headway("report", "a", "--out=notes.html", "--overwrite").code == 0
+    assert "headway report" in Path("notes.html").read_text()
+
+
+@pytest.mark.usefixtures("_here")
+def test_diagnose_is_refused_where_there_is_nothing_to_compute(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "headway.diagnostics.catalogue", None)
+    write_run(Path("a"))
+    end = headway("report", "a", "--diagnose")
+    assert end.code == 2
+    assert "leave --diagnose out" in end.err
+    assert not Path("a/report.html").exists()
+
+
+@pytest.mark.usefixtures("_here")
+def test_real_runs_of_every_kind_from_python():
+    task = {"clients": 3, "rounds": 2, "train_size": 200, "test_size": 80, "model": "mlp_small"}
+    table = package.compare(["fedavg", "fedtc", "local", "fedavg+ccvr"], seeds=[0], out="c", **task)
+    assert table.report() == Path("c/report.html")
+    r = Reader(Path("c/report.html").read_text())
+    assert {"fedavg", "fedtc", "local", "fedavg+ccvr"} <= set(r.text.split())
+    one = Run(Path("c/fedtc/seed-0"))
+    assert one.report() == Path("c/fedtc/seed-0/report.html")
+    assert report([one.path], "d.html") == Path("d.html")
+    assert Path("d.html").read_bytes() == (one.path / "report.html").read_bytes()
+    central = package.run("centralized", out="e", **task)
+    assert central.report().exists()
+    assert json.loads((one.path / "summary.json").read_text())["failed"] is None
