@@ -44,6 +44,7 @@ from headway.settings import Settings, settings
 from headway.state import Broadcast, Report, Server
 from headway.strict_json import strict
 from headway.task import Task, build
+from headway.tracking import Trackers, names_of
 from headway.tree import stream
 from headway.tuning import layout_for
 from headway.values import write_atomic
@@ -80,11 +81,16 @@ class Options:
     store: str = "auto"  # where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
+    track: tuple[str, ...] = ()  # who else follows the run: tensorboard, mlflow, wandb
     progress: Progress = field(default_factory=Progress)
 
-    def engine_record(self) -> dict[str, str]:
-        """What config.json keeps of the engine, so that `resume` finds it again."""
-        return {"engine": self.engine} | ({} if self.address is None else {"address": self.address})
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "track", names_of(self.track))  # a tracker that is not installed is refused at once
+
+    def engine_record(self) -> dict[str, Any]:
+        """What config.json keeps of the engine and the trackers, so that `resume` finds them again."""
+        kept = {"address": self.address, "track": list(self.track) or None}
+        return {"engine": self.engine} | {key: value for key, value in kept.items() if value is not None}
 
 
 def execute(
@@ -112,7 +118,7 @@ def execute(
             options.progress.say(f"note: {text}")
         if begun := can_continue(out, identity, options.overwrite):
             started = read_json(out / "config.json")["options"]
-            options = replace(options, threads=started["threads"])
+            options = replace(options, threads=started["threads"], track=options.track or started.get("track"))
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
         else:
@@ -151,7 +157,7 @@ def resume(
         except CheckpointError:  # the checkpoint has all that the model was made from
             (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
-    how |= {"address": config["options"].get("address")} | dict(elsewhere or {})
+    how |= {key: config["options"].get(key) for key in ("address", "track")} | dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
     check_engine(options.engine, options.address)
     parsed = parse_recipe(config["recipe"])
@@ -176,6 +182,7 @@ class Experiment:
         self.checkpoints = Checkpoints(out / "checkpoint", identity)
         self.engine = engine_for(recipe, task, options, store_for(out, task, options), self._tick)
         self.ids = personal_ids(task)
+        self.trackers = Trackers(options.track, out)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
         self.signal = 0
@@ -187,6 +194,7 @@ class Experiment:
         total = self.task.settings.rounds
         try:
             self._restore()
+            self.trackers.begin()
             self.options.progress.begin(self.recipe.title, len(self.rows), total)
             with self._signals():
                 self._clock = time.monotonic()
@@ -200,6 +208,7 @@ class Experiment:
             raise Stopped(self.signal, self.out, len(self.rows)) from None
         finally:
             self.engine.close()
+            self.trackers.close()
             self.options.progress.end()
         return Run(self.out)
 
@@ -232,6 +241,7 @@ class Experiment:
         if server.round == s.rounds or time.monotonic() - self._saved >= self.options.checkpoint_seconds:
             self._checkpoint(server)
         self.options.progress.round(row | times)
+        self.trackers.round(row | times)
         self._clock = time.monotonic()
 
     def _scores(self, server: Server) -> dict[str, Any]:
@@ -265,6 +275,7 @@ class Experiment:
         save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe), spec_of(net))
         write_atomic(self.out / "summary.json", json.dumps(strict(summary), indent=1, allow_nan=False) + "\n")
         shutil.rmtree(self.out / "working", ignore_errors=True)
+        self.trackers.end()
 
     # ---- stopping and continuing
     def _checkpoint(self, server: Server) -> None:
