@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, calibrate, personalise, list, explain, cite, partition, bench."""
+"""The command line: run, compare, resume, calibrate, personalise, runs, export, list, explain, cite, ..."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 import headway
+from headway.cli_export import export_command
 from headway.cli_help import Command, usage_sentence
 from headway.cli_options import (
     MOST_THREADS,
@@ -32,6 +33,7 @@ from headway.cli_options import (
     task_values,
     workers_of,
 )
+from headway.cli_runs import runs_command
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -275,6 +277,10 @@ def bench_command(
         lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
     )
     emit(as_json, result, lambda c: report.show(c, result))
+
+
+app.command("runs", cls=Command)(runs_command)
+app.command("export", cls=Command)(export_command)
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:

@@ -16,6 +16,7 @@ ARGUMENTS = {  # kept here, as typer 0.20 loses the help of arguments beside cli
     "recipe": "pieces joined with +, such as scaffold+fn or moon(mu=5)+ccvr",
     "recipes": "one recipe or more, such as fedavg scaffold+fn",
     "path": "the run directory",
+    "paths": "folders that hold runs, or runs [runs]",
     "what": "pieces, recipes, models, data or partitions [pieces]",
 }
 MEANT = {  # what other tools call our options
