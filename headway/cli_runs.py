@@ -56,8 +56,10 @@ def runs_command(
     elif metrics:
         rows = work.metrics_rows(found)
         if place and place.is_dir():
+            taken: list[str] = []
             for f in found:
-                save(place / f"{file_name(f.name)}.csv", work.metrics_rows([f]))
+                taken.append(file_name(f.name, taken))
+                save(place / f"{taken[-1]}.csv", work.metrics_rows([f]))
         else:
             save(place, rows)
         emit(as_json, rows, lambda c: print_metrics(c, rows, place))
@@ -115,10 +117,12 @@ def safe(text: str) -> str:
     return safe_cell(text)
 
 
-def file_name(name: str) -> str:
+def file_name(name: str, taken: Sequence[str]) -> str:
+    """A run's name as that of a file; a/b and a-b do not share one."""
     from headway.comparison import slug
 
-    return slug(name.replace("/", "-"))
+    plain = slug(name.replace("/", "-"))
+    return next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
 
 
 def listed(shown: Sequence[str]) -> list[str]:

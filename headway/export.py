@@ -262,7 +262,9 @@ def silence() -> Iterator[None]:
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        nowhere = io.StringIO()
+        quiet = contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere)
+        with warnings.catch_warnings(), quiet[0], quiet[1]:
             warnings.simplefilter("ignore")
             yield
     finally:

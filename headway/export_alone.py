@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-sys.modules["headway"] = None  # type: ignore[assignment]  # an import of it now fails
 SIZES = (1, 2, 256)  # batches of these sizes, the last again and again: the batch size must be free
 
 
@@ -50,6 +49,7 @@ def digests(path: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    sys.modules["headway"] = None  # type: ignore[assignment]  # an import of it now fails
     kind, path, inputs, answer = sys.argv[1:]
     if kind == "safetensors":
         with open(answer, "w") as f:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headway import rounds
 from headway.afterwards import load
 from headway.calibration import spec_of
+from headway.client import personal_net
 from headway.comparison import slug
-from headway.errors import CheckpointError, ConfigError, nearest
+from headway.errors import CheckpointError, ConfigError, HeadwayError, nearest
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net
+from headway.recipes import spell
 from headway.rundir import Run, read_model
 from headway.task import Task
 
@@ -98,6 +101,8 @@ def of_client(run: Run, k: int, name: str | None, task: Task) -> Chosen:
     else:
         folder = own if own.is_dir() or not made or name else made[0]
     if folder is None or not folder.is_dir():
+        if not name and (made_now := rebuilt(run, k, task)):
+            return made_now
         raise CheckpointError(
             f"model=client:{k}: {run.path} has no personal models{f' of {name}' if name else ''}; "
             f"`headway personalise {run.path} --with ft` makes them"
@@ -110,6 +115,21 @@ def of_client(run: Run, k: int, name: str | None, task: Task) -> Chosen:
         )
     what = f"client {k}" if folder == own else f"client {k} {folder.parent.name}"
     return of_file(file, what, task, personal=True)
+
+
+def rebuilt(run: Run, k: int, task: Task) -> Chosen | None:
+    """A personal model that no file holds, since clients keep nothing and their head answers for them all the same."""
+    recipe = parse_recipe(run.config["recipe"])
+    if not hasattr(task.net(recipe).head, "personal") or not task.data.size(k):
+        return None
+    saved = load(run.path, task=task)
+    start = rounds.shown_of(saved.server, recipe)
+    if task.settings.personal_from == "calibrated":
+        start = replace(start, w=start.w | read_model(run.path / "model.safetensors")[0].only(start.w.__contains__))
+    cast = rounds.cast_of(start, recipe)
+    client = saved.engine.client(recipe, task, cast, k)
+    stages = list(personal_net(recipe, task, cast, client, rounds.personal_phases(recipe, task)))
+    return Chosen(stages[-1][1].cpu().eval(), f"client {k}", str(recipe), recipe.head(), personal=True)
 
 
 def of_file(
@@ -128,10 +148,19 @@ def named(paths: list[Path], name: str | None, called: Any, kind: str) -> Path |
     """The newest, or the one of this name; a beginning that fits only one is enough."""
     if name is None:
         return paths[0] if paths else None
-    exact = [p for p in paths if called(p) in (name, slug(name))]
-    close = exact or [p for p in paths if called(p).startswith(slug(name))]
+    spelled = spellings(name)
+    exact = [p for p in paths if called(p) in spelled]
+    close = exact or [p for p in paths if called(p).startswith(tuple(spelled))]
     if paths and len(close) != 1:
         names = ", ".join(map(called, close))
         fix = f"{len(close)} begin like that; write one of {names}" if close else nearest(name, map(called, paths))
         raise CheckpointError(f"model=@{name}: there is no such {kind}; {fix}")
     return close[0] if close else None
+
+
+def spellings(name: str) -> list[str]:
+    """How a piece may be called in file names: as given, or under its full name where `ft` stands for `finetune`."""
+    given = [name, slug(name)]
+    with suppress(HeadwayError):
+        given += [slug(spell(p)) for p in parse_recipe(name).pieces if p.name != "fedavg"]
+    return given

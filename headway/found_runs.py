@@ -273,7 +273,7 @@ def metrics_rows(found: Sequence[Found]) -> list[dict[str, Any]]:
     for f in found:
         if f.state == "damaged":
             continue
-        seconds = {row["round"]: row.get("seconds") for row in f.run.timings}
+        seconds = {row.get("round"): row.get("seconds") for row in f.run.timings}
         for row in f.run.metrics:
             flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
             flat |= {

@@ -44,6 +44,7 @@ class Wandb:
         return known
 
     def round(self, row: Row) -> None:
+        # W&B writes in a process of its own, which outlives ours: what it has is as good as written
         self.run.log({"round": row["round"], **dict(numbers(row))}, step=row["round"])
         self.journal.add(row["round"])
 
