@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headway.comparison import Comparison
     from headway.data import Dataset
     from headway.experiment import Options, resume
+    from headway.found_runs import runs
     from headway.methods import recipe
     from headway.rundir import Run
     from headway.task import Task
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "run": "headway.api", "compare": "headway.api", "recipe": "headway.methods", "resume": "headway.experiment",
     "Run": "headway.rundir", "Comparison": "headway.comparison", "Dataset": "headway.data", "Task": "headway.task",
-    "Options": "headway.experiment",
+    "Options": "headway.experiment", "runs": "headway.found_runs",
 }  # fmt: skip
-__all__ = ["Comparison", "Dataset", "Options", "Run", "Task", "compare", "recipe", "resume", "run"]
+__all__ = ["Comparison", "Dataset", "Options", "Run", "Task", "compare", "recipe", "resume", "run", "runs"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import headway
 from headway import cli_reproduce
+from headway.cli_export import export_command
 from headway.cli_help import Command, usage_sentence
 from headway.cli_looking import diagnose_command
 from headway.cli_options import (
@@ -35,6 +36,7 @@ from headway.cli_options import (
     workers_of,
 )
 from headway.cli_report import register as register_report
+from headway.cli_runs import runs_command
 from headway.errors import ConfigError, DiskError, HeadwayError
 from headway.strict_json import strict
 
@@ -284,6 +286,8 @@ def bench_command(
 
 
 register_report(app)
+app.command("runs", cls=Command)(runs_command)
+app.command("export", cls=Command)(export_command)
 
 
 def emit(as_json: bool, value: Any, text: Callable[[Console], None]) -> None:

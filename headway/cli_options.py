@@ -52,6 +52,7 @@ HOW = {
     ),
     "out": Way("the folder to write; a name under runs/ when not given"),
 }
+TRACK = "follow the run there too; may be repeated; no bit depends on it"
 WANTED = {  # what stands for an option without a default: its kind and an example
     "data_dir": ("a folder", "archives"),
     "train_size": ("a number", "1000"),
@@ -81,6 +82,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     extra = [_setting(name) for name in Settings.model_fields]
     extra += [_way(name) for name in HOW]
     extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
+    extra.append(_option("track", list[str] | None, None, TRACK, metavar="tensorboard|mlflow|wandb"))
     extra.append(_flag("tune", "time image layouts and take the faster; the last bits of results depend on it"))
     extra.append(_flag("overwrite", "replace another run in --out"))
     extra.append(_flag("json", "print JSON on stdout, no progress"))
@@ -226,6 +228,7 @@ def how(given: dict[str, Any]) -> Ways:
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         watch=given["watch"] or (),
+        track=given.get("track"),
         progress=progress_for(Console(stderr=True), quiet),
     )
     return Ways(options, seeds_of(given["seeds"], given.get("seed")), out_of(given["out"]), given["json"])

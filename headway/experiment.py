@@ -44,6 +44,7 @@ from headway.settings import Settings, settings
 from headway.state import Broadcast, Report, Server
 from headway.strict_json import strict
 from headway.task import Task, build
+from headway.tracking import Trackers, names_of
 from headway.tree import stream
 from headway.tuning import layout_for
 from headway.values import write_atomic
@@ -82,18 +83,17 @@ class Options:
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
     watch: str | Sequence[str] = ()  # what of the models is measured after every evaluated round (watch.py)
+    track: tuple[str, ...] = ()  # who else follows the run: tensorboard, mlflow, wandb
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "watch", watch_names(self.watch))
+        object.__setattr__(self, "track", names_of(self.track))  # a tracker that is not installed is refused at once
 
-    def engine_record(self) -> dict[str, str]:
-        """What config.json keeps of the engine, so that `resume` finds it again."""
-        return {"engine": self.engine} | ({} if self.address is None else {"address": self.address})
-
-    def watch_record(self) -> dict[str, list[str]]:
-        """The same of what is watched."""
-        return {"watch": list(self.watch)} if self.watch else {}
+    def record(self) -> dict[str, Any]:
+        """What config.json keeps of the engine and of who looks on, so that `resume` finds them again."""
+        kept = {"address": self.address, "track": list(self.track) or None, "watch": list(self.watch) or None}
+        return {"engine": self.engine} | {key: value for key, value in kept.items() if value is not None}
 
 
 def execute(
@@ -123,7 +123,10 @@ def execute(
             started = read_json(out / "config.json")["options"]
             if tuple(started.get("watch", ())) != options.watch:
                 options.progress.say("note: what is watched was settled when this run began, and stays so")
-            options = replace(options, threads=started["threads"], watch=started.get("watch", ()))
+            options = replace(
+                options, threads=started["threads"], watch=started.get("watch", ()),
+                track=options.track or started.get("track"),
+            )  # fmt: skip
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
         else:
@@ -162,8 +165,8 @@ def resume(
         except CheckpointError:  # the checkpoint has all that the model was made from
             (out / "summary.json").unlink()
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
-    how |= {"address": config["options"].get("address"), "watch": config["options"].get("watch", ())}
-    how |= dict(elsewhere or {})
+    how |= {key: config["options"].get(key) for key in ("address", "track")}
+    how |= {"watch": config["options"].get("watch", ())} | dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
     check_engine(options.engine, options.address)
     parsed = parse_recipe(config["recipe"])
@@ -190,6 +193,7 @@ class Experiment:
         self.ids = personal_ids(task)
         self.watcher = Watcher(recipe, task, self.engine.store, options.watch) if options.watch else None
         self.files = ("metrics.jsonl", "timings.jsonl", *(("watch.jsonl",) if options.watch else ()))
+        self.trackers = Trackers(options.track, out)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
         self.signal = 0
@@ -201,6 +205,7 @@ class Experiment:
         total = self.task.settings.rounds
         try:
             self._restore()
+            self.trackers.begin()
             self.options.progress.begin(self.recipe.title, len(self.rows), total)
             with self._signals():
                 self._clock = time.monotonic()
@@ -214,6 +219,7 @@ class Experiment:
             raise Stopped(self.signal, self.out, len(self.rows)) from None
         finally:
             self.engine.close()
+            self.trackers.close()
             self.options.progress.end()
         return Run(self.out)
 
@@ -248,6 +254,7 @@ class Experiment:
         if server.round == s.rounds or time.monotonic() - self._saved >= self.options.checkpoint_seconds:
             self._checkpoint(server)
         self.options.progress.round(row | times)
+        self.trackers.round(row | times)
         self._clock = time.monotonic()
 
     def _scores(self, server: Server) -> dict[str, Any]:
@@ -281,6 +288,7 @@ class Experiment:
         save_tensors(net.tensors(), self.out / "model.safetensors", str(self.recipe), spec_of(net))
         write_atomic(self.out / "summary.json", json.dumps(strict(summary), indent=1, allow_nan=False) + "\n")
         shutil.rmtree(self.out / "working", ignore_errors=True)
+        self.trackers.end()
 
     # ---- stopping and continuing
     def _checkpoint(self, server: Server) -> None:

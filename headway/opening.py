@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from headway.task import Task
 
 
-OWN_FOLDERS = ("checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics")
+OWN_FOLDERS = (
+    "checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics", "exported", "tensorboard", "tracking",
+)  # fmt: skip
 OWN_SUFFIXES = (".safetensors", ".json", ".png", ".csv", ".tmp")
 
 
@@ -82,10 +84,20 @@ def clear(out: Path) -> None:
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):  # somebody's file is in it
                     path.rmdir()
-            elif path.suffix in OWN_SUFFIXES:
+            elif is_own(path):
                 path.unlink()
         with suppress(OSError):
             folder.rmdir()
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file in one of this tool's folders is its own; TensorBoard's files have no suffix of their own."""
+    by_folder = {
+        "tensorboard": path.name.startswith("events.out.tfevents."),
+        "tracking": path.suffix == ".jsonl",
+        "exported": path.suffix in (".onnx", ".pt2"),
+    }
+    return path.suffix in OWN_SUFFIXES or by_folder.get(path.parent.name, False)
 
 
 def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options) -> None:
@@ -116,8 +128,8 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "label": recipe.title,
         "settings": task.settings.model_dump(),
         "options": {
-            "device": options.device, "threads": torch.get_num_threads(), **options.engine_record(),
-            "store": options.store, "layout": task.layout, **options.watch_record(),
+            "device": options.device, "threads": torch.get_num_threads(), **options.record(),
+            "store": options.store, "layout": task.layout,
         },
         "identity": dict(identity),
         "versions": {

@@ -26,6 +26,7 @@ from headway.opening import can_continue, clear
 from headway.recipes import Recipe
 from headway.rundir import command_line, locked, prepare_folder
 from headway.task import Task
+from headway.tracking import replay
 from headway.values import write_atomic
 
 
@@ -102,12 +103,13 @@ def put_in_place(job: Job, files: Sequence[tuple[str, bytes]], options: Options)
             path = job.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, config_here(data, options) if name == "config.json" else data)
+        replay(job.folder, options.track)
 
 
 def config_here(data: bytes, options: Options) -> str:
     """The worker's config.json with what is known only here: the command, the engine."""
     config: dict[str, Any] = json.loads(data)
-    config["options"] |= options.engine_record()
+    config["options"] |= options.record()
     config["command"] = command_line()
     return json.dumps(config, indent=1) + "\n"
 

@@ -1,0 +1,56 @@
+"""`headway export`: a run's model for others, checked by running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from headway.cli_options import number, run_folder
+from headway.errors import ConfigError
+
+
+def export_command(
+    path: str = typer.Argument(..., metavar="RUN"),
+    to: str = typer.Option(..., "--to", metavar="onnx|torch|safetensors", help="the format of the file"),
+    model: str = typer.Option(
+        None, help="global, calibrated or client:3; calibrated@ccvr names one of several [what the run ended with]"
+    ),
+    out: str = typer.Option(None, metavar="FILE", help="the file to write [RUN/exported/MODEL.FORMAT]"),
+    check: str = typer.Option("1000", help="test samples on which it must agree with headway: a number or all [1000]"),
+    as_json: bool = typer.Option(False, "--json", help="print JSON"),
+) -> None:
+    """A model file that predicts without headway."""
+    from headway.cli import emit
+
+    samples = None if check == "all" else number("check", check, int, 0, also="all or ")
+    if out is not None and not out.strip():
+        raise ConfigError(f"out={out!r}: it is empty; give a file, such as --out model.onnx, or leave it out")
+    from headway.export import export
+
+    result = export(run_folder(path), to, model, out, samples)
+    emit(as_json, result, lambda c: print_export(c, result))
+
+
+def print_export(console: Console, result: dict[str, Any]) -> None:
+    given, classes = result["input"], result["classes"]
+    inside = "inside the file" if result["to"] != "safetensors" else "described in the file's header"
+    lines = [
+        f"{result['model']} model of {result['recipe']} -> {result['file']} ({result['bytes'] / 1e6:.2f} MB)",
+        f"input:  x, {given['dtype']} [{', '.join(map(str, given['shape']))}] as stored; normalisation is {inside}",
+        f"output: logits, float32 [batch, {len(classes)}]",
+    ]
+    if found := result["check"]:
+        ties = f", {found['ties']} numeric ties" if found["ties"] else ""
+        where = "without headway" if result["to"] != "safetensors" else "read without headway"
+        lines.append(
+            f"checked {where}: {found['equal']}/{found['samples']} classes equal{ties}, largest logit difference "
+            f"{found['largest_difference']:.2g}"
+        )
+    else:
+        lines.append("not checked")
+    if result["note"]:
+        lines.append(f"note: {result['note']}")
+    for line in lines:
+        console.print("".join(c if c.isprintable() else "?" for c in line), markup=False)

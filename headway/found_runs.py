@@ -1,0 +1,294 @@
+"""The runs under a folder: what state they are in, their figures, which to look at, and how some of them differ."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from headway.comparison import FIGURES
+from headway.errors import CheckpointError, ConfigError, HeadwayError, nearest
+from headway.experiment import check_config
+from headway.opening import OWN_FOLDERS
+from headway.progress import counted
+from headway.rundir import Run
+from headway.settings import Settings
+from headway.tracking import SHARED_FOLDERS
+
+TRACES = ("config.json", "metrics.jsonl", "summary.json")  # any of them says that a run was here
+FACTS = ("run", "state", "reason", "recipe", "pieces", "rounds_done", "started", "headway")
+ALSO = {  # what else figures and facts are called
+    "global_acc": "global", "personal_acc": "personal", "balanced_acc": "balanced", "mb": "megabytes", "s": "seconds",
+    "label": "recipe", "done": "rounds_done", "version": "headway",
+}  # fmt: skip
+MORE_IS_BETTER = ("global", "last5", "best", "balanced", "personal", "pooled")
+COLUMNS = (
+    "run", "state", "recipe", "data", "partition", "rounds", "global", "personal", "megabytes", "seconds", "started",
+)  # fmt: skip
+SPOILT = (HeadwayError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One run directory as it stands: finished, running, unfinished, failed or damaged."""
+
+    path: Path
+    name: str  # as it is called from the folder that was searched
+    state: str
+    reason: str | None = None  # why it failed, or what is damaged
+    values: Mapping[str, Any] = field(default_factory=dict)  # facts, figures and settings by name
+
+    def __getitem__(self, key: str) -> Any:
+        return {"run": self.name, "state": self.state, "reason": self.reason}.get(key, self.values.get(key))
+
+    @property
+    def run(self) -> Run:
+        return Run(self.path)
+
+    def record(self) -> dict[str, Any]:
+        """Everything about it, fit for JSON."""
+        told = {key: self[key] for key in (*FACTS, *FIGURES)}
+        return told | {"settings": {key: self.values[key] for key in Settings.model_fields if key in self.values}}
+
+
+def known_keys() -> list[str]:
+    """What can be filtered by, sorted by and shown."""
+    return [*FACTS, *FIGURES, *Settings.model_fields]
+
+
+def key_of(option: str, text: str) -> str:
+    key = text.strip().lower().replace("-", "_")
+    key = ALSO.get(key, key)
+    if key not in known_keys():
+        raise ConfigError(
+            f"{option}={text.strip() or repr(text)}: runs have no such fact; {nearest(key, known_keys())}"
+        )
+    return key
+
+
+# ---- finding
+def runs(folder: str | Path = "runs", where: Sequence[str] = ()) -> list[Run]:
+    """The runs under a folder in the order they were started; damaged ones are left out."""
+    return [found.run for found in chosen(find([Path(folder)]), where) if found.state != "damaged"]
+
+
+def find(folders: Iterable[Path]) -> list[Found]:
+    """All runs under these folders, each once, by the time they were started."""
+    seen: dict[Path, Found] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder}: there is no such folder; give one that holds runs, such as runs")
+        for path in run_folders(folder):
+            name = str(folder) if path == folder else str(path.relative_to(folder))
+            seen.setdefault(path.resolve(), look(path, name))
+    return sorted(seen.values(), key=lambda f: (str(f["started"] or ""), f.name))
+
+
+def run_folders(top: Path) -> list[Path]:
+    """Folders with the traces of a run; what rests inside a run, or belongs to a tracker, is no run."""
+    found = []
+    for place, folders, files in os.walk(top):
+        here = any(name in files for name in TRACES)
+        if here:
+            found.append(Path(place))
+        inside = OWN_FOLDERS if here else SHARED_FOLDERS
+        folders[:] = sorted(f for f in folders if f not in inside and not f.startswith("."))
+    return found
+
+
+def look(path: Path, name: str) -> Found:
+    """One run as it stands. Whatever is wrong with its files, it is told and not raised."""
+    try:
+        run = Run(path)
+        if not (path / "config.json").exists():
+            raise CheckpointError(f"{path} has no config.json; it was lost, or the run was never begun")
+        check_config(run.config, path)
+        facts = facts_of(run)
+        if not run.done:
+            state = "running" if is_running(path) else "unfinished"
+            return Found(path, name, state, None, facts | so_far(run))
+        summary = run.summary
+        figures = {key: number(figure(summary)) for key, figure in FIGURES.items()}
+        failed = summary["failed"]
+        values = facts | figures | {"rounds_done": summary["rounds"]}
+        return Found(path, name, "failed" if failed else "finished", failed and str(failed), values)
+    except SPOILT as error:
+        why = str(error) if isinstance(error, HeadwayError) else f"its files are not a run's ({type(error).__name__})"
+        return Found(path, name, "damaged", why)
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    config = run.config
+    facts = {"recipe": str(config.get("label") or config["recipe"]), "pieces": config["recipe"]}
+    facts |= {"started": config.get("started"), "headway": config.get("versions", {}).get("headway")}
+    return {**config["settings"], **facts}
+
+
+def so_far(run: Run) -> dict[str, Any]:
+    """The figures of a run that has not ended: those of its last evaluated round."""
+    rows = run.metrics
+    scored = next((row for row in reversed(rows) if any(row.get(k) is not None for k in SCORES.values())), {})
+    sent = sum(row["bytes_up"] + row["bytes_down"] for row in rows)
+    figures = dict.fromkeys(FIGURES) | {key: number(scored.get(column)) for key, column in SCORES.items()}
+    seconds = sum(row["seconds"] for row in run.timings)
+    return figures | {"megabytes": sent / 1e6, "seconds": round(seconds, 3), "rounds_done": len(rows)}
+
+
+SCORES = {"global": "global_acc", "balanced": "balanced_acc", "personal": "personal_acc", "pooled": "pooled_local_acc"}
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or nothing."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def is_running(path: Path) -> bool:
+    """Whether a process holds the run's lock; a process that was killed leaves its name behind, and no lock."""
+    try:
+        owner = re.match(r"process (\d+) on (.*)", (path / ".owner").read_text())
+    except OSError:
+        return False
+    here = bool(owner) and owner is not None and owner[2] == socket.gethostname()
+    if here and owner is not None and not alive(int(owner[1])):
+        return False
+    lock = filelock.FileLock(path / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except (filelock.Timeout, OSError):  # held, or not ours to try: its owner lives
+        return True
+    lock.release()
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's
+        return True
+    return True
+
+
+# ---- choosing
+CONDITION = re.compile(r"\s*([A-Za-z_][\w-]*)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+ORDERS: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+}
+
+
+def chosen(found: Iterable[Found], where: Sequence[str]) -> list[Found]:
+    """Those that meet every condition, such as `recipe=fed*`, `lr=0.05`, `global>0.9` or `state!=failed`."""
+    tests = [condition(text) for text in where]
+    return [f for f in found if all(test(f) for test in tests)]
+
+
+def condition(text: str) -> Callable[[Found], bool]:
+    parts = CONDITION.fullmatch(text)
+    if not parts:
+        raise ConfigError(f"where={text or repr(text)}: write key=value, such as recipe=fedavg, or global>0.9")
+    key, sign, value = key_of("where", parts[1]), parts[2], parts[3]
+    if sign in ORDERS:
+        return ordered(key, sign, value, text)
+    keys = (key, "pieces") if key == "recipe" else (key,)  # a recipe by its name, or by what it stands for
+    return lambda f: any(alike(f[k], value) for k in keys) == (sign == "=")
+
+
+def ordered(key: str, sign: str, value: str, text: str) -> Callable[[Found], bool]:
+    limit = as_number(value)
+    if key == "started":
+        return lambda f: bool(f[key]) and ORDERS[sign]((str(f[key]) > value) - (str(f[key]) < value), 0)
+    if limit is None:
+        raise ConfigError(
+            f"where={text}: {sign} compares numbers and {value or repr(value)} is none; write {key}={value or '...'}"
+        )
+    return lambda f: (there := as_number(f[key])) is not None and ORDERS[sign](there, limit)
+
+
+def alike(there: Any, value: str) -> bool:
+    """Equal as numbers, or as text with * ? [..] for any; case does not matter."""
+    if there is None:
+        return value.lower() in ("none", "null", "n/a")
+    a, b = as_number(there), as_number(value)
+    if a is not None and b is not None:
+        return a == b
+    text, wanted = str(there).lower(), value.lower()
+    return text == wanted or fnmatch.fnmatchcase(text, wanted)
+
+
+def as_number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def in_order(found: Sequence[Found], sort: str | None) -> list[Found]:
+    """By a fact or figure: accuracies with the best first, all else rising; a leading - turns it round."""
+    if sort is None:
+        return list(found)
+    key = key_of("sort", sort.removeprefix("-"))
+    down = (key in MORE_IS_BETTER) != sort.startswith("-")
+    known = [f for f in found if f[key] is not None]
+    numbers = all(as_number(f[key]) is not None for f in known)
+    known.sort(key=lambda f: as_number(f[key]) if numbers else str(f[key]).lower(), reverse=down)  # type: ignore[arg-type,return-value]
+    return [*known, *(f for f in found if f[key] is None)]
+
+
+def columns_of(text: str | None) -> list[str]:
+    return list(COLUMNS) if text is None else [key_of("columns", name) for name in text.split(",")]
+
+
+# ---- differences and metrics
+def difference(found: Sequence[Found]) -> dict[str, Any]:
+    """The settings in which runs differ, and their figures, run by run in the order given."""
+    if len(found) < 2:
+        raise ConfigError(f"diff: it compares two runs or more and found {len(found)}; name them, as in --diff RUN RUN")
+    keys = ["recipe", "pieces", *Settings.model_fields, "headway"]
+    told = {key: [f[key] for f in found] for key in keys}
+    differing = {key: values for key, values in told.items() if any(v != values[0] for v in values)}
+    if "recipe" in differing and differing.get("pieces") == differing["recipe"]:
+        del differing["pieces"]
+    figures = {key: [f[key] for f in found] for key in ("state", "rounds_done", *FIGURES)}
+    return {"runs": [f.name for f in found], "settings": differing, "figures": figures}
+
+
+def metrics_rows(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """Every round of every run in long format: run, recipe, seed, then the columns of metrics.jsonl."""
+    rows = []
+    for f in found:
+        if f.state == "damaged":
+            continue
+        seconds = {row.get("round"): row.get("seconds") for row in f.run.timings}
+        for row in f.run.metrics:
+            flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
+            flat |= {
+                f"{k}.{name}": v for k, inner in row.items() if isinstance(inner, dict) for name, v in inner.items()
+            }
+            first = {"run": f.name, "recipe": f["recipe"], "seed": f["seed"]}
+            rows.append(first | flat | {"seconds": seconds.get(row.get("round"))})
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [{key: row.get(key) for key in columns} for row in rows]
+
+
+def told_in_all(found: Sequence[Found]) -> str:
+    """`3 runs: 2 finished, 1 running`"""
+    states = [f.state for f in found]
+    parts = [
+        f"{states.count(s)} {s}" for s in ("finished", "running", "unfinished", "failed", "damaged") if s in states
+    ]
+    return f"{counted(len(found), 'run')}: {', '.join(parts)}" if found else "no runs"
