@@ -22,6 +22,10 @@ Rows = Sequence[Mapping[str, Any]]  # one mapping a line of a CSV file; all with
 DPI = 130
 
 
+class NotApplicable(Exception):
+    """The diagnostic does not apply to this run; the text says why."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Numbers and a figure of one diagnostic; `save` writes NAME.json, NAME.TABLE.csv and NAME.png."""
