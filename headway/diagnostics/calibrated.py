@@ -20,8 +20,8 @@ ATTEMPTS = ("ccvr", "ccvr(global_head=mean_of_personal)")  # the second where cl
 class Calibrated:
     """The global model before and after a calibration; both have the same features."""
 
-    name: str  # as in a recipe: ccvr
-    source: str  # where it comes from, in words
+    name: str  # of the piece: ccvr
+    source: str  # how it is written in a recipe and where it comes from, in words
     before: Net
     after: Net
 
@@ -46,7 +46,7 @@ def stored(subject: Subject, recipe: Recipe, path: Path, source: str) -> Calibra
     tensors, header = read_model(path)
     task = subject.task
     after = task.net_of(header["head"]).load(tensors).eval()
-    return Calibrated(piece_of(recipe), source, start_of(subject, recipe), after)
+    return pair(subject, recipe, after, source)
 
 
 def on_the_spot(subject: Subject) -> Calibrated | None:
@@ -59,14 +59,14 @@ def on_the_spot(subject: Subject) -> Calibrated | None:
             continue
         subject.say("calibrating")
         after = rounds.finish(saved.server, recipe, saved.task, saved.engine)
-        return Calibrated(piece_of(recipe), "made for this figure, not saved", start_of(subject, recipe), after)
+        return pair(subject, recipe, after, "made for this figure, not saved")
     return None
 
 
-def start_of(subject: Subject, recipe: Recipe) -> Net:
+def pair(subject: Subject, recipe: Recipe, after: Net, source: str) -> Calibrated:
+    """The calibrated net beside the one it was made from."""
     saved = subject.saved
-    return rounds.global_net(rounds.calibration_start(saved.server, recipe, saved.engine.store), recipe, saved.task)
-
-
-def piece_of(recipe: Recipe) -> str:
-    return spell(next(p for p in recipe.pieces if p.slot == "calib"))
+    start = rounds.calibration_start(saved.server, recipe, saved.engine.store)
+    piece = next(p for p in recipe.pieces if p.slot == "calib")
+    before = rounds.global_net(start, recipe, saved.task)
+    return Calibrated(piece.name, f"{spell(piece)}, {source}", before, after)

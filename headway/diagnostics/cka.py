@@ -160,7 +160,7 @@ def draw(found: dict[str, Floats], names: Sequence[str], clients: Sequence[int])
     place = np.arange(len(names))
     pairs = [v[np.triu_indices(len(v), 1)] for v in (found[name] for name in names)]
     for i, values in zip(place, pairs, strict=True):
-        dot = {"s": 10, "color": GREY, "linewidths": 0, "label": None if i else "a pair of clients"}
+        dot: dict[str, Any] = {"s": 10, "color": GREY, "linewidths": 0, "label": None if i else "a pair of clients"}
         axes.scatter(np.full(len(values), i), values, **dot)
     means = [np.nan if (m := mean_of_pairs(found[name])) is None else m for name in names]
     axes.plot(place, means, marker="o", color="#0072B2", label="mean over pairs")
@@ -168,7 +168,7 @@ def draw(found: dict[str, Floats], names: Sequence[str], clients: Sequence[int])
     ticks(axes.xaxis, names, len(names), rotation=0 if len(names) <= 8 else 30, fontsize=9)
     if len(names) > 8:
         for text in axes.get_xticklabels():
-            text.set_ha("right")
+            text.set_horizontalalignment("right")
             text.set_rotation_mode("anchor")
     axes.set_xlabel("layer, from input to output")
     axes.spines[["top", "right"]].set_visible(False)

@@ -54,7 +54,7 @@ def per_class(subject: Subject) -> Finding:
         nets = {"global model": subject.net}
         if pair:
             nets = {"before calibration": pair.before, f"after {pair.name}": pair.after}
-            calibration = f" Calibration: {pair.name} ({pair.source})."
+            calibration = f" Calibration: {pair.source}."
         for name, net in nets.items():
             found[name] = confusion_matrix(y, saved.engine.logits(task, net).argmax(1), subject.classes)
     else:
@@ -110,9 +110,7 @@ def finding(subject: Subject, found: Mapping[str, Tensor], about: str) -> Findin
             f"accuracy, {key}": int(m.diagonal().sum()) / int(m.sum()),
             f"worst class, {key}": f"{names[worst]} ({known[worst]:.0%})",
             f"most predicted class, {key}": f"{names[int(guesses.argmax())]} ({int(guesses.max()) / int(m.sum()):.0%})",
-            f"most frequent mistake, {key}": f"{names[r]} taken for {names[c]} ({int(off[r, c])})"
-            if off.any()
-            else "none",
+            f"most frequent mistake, {key}": mistake,
         }
     tables = {"classes": classes}
     cells = [
@@ -157,9 +155,10 @@ def draw(matrices: Mapping[str, Floats], accuracy: Mapping[str, Floats], train: 
     place, width = np.arange(len(names)), 0.8 / len(accuracy)
     for i, (key, values) in enumerate(accuracy.items()):
         shift = (i - (len(accuracy) - 1) / 2) * width
-        bars = {"color": COLOURS[i], "label": label(key, 40), "width": width}
+        bars: dict[str, Any] = {"color": COLOURS[i], "label": label(key, 40), "width": width}
         middle.bar(place + shift, np.nan_to_num(values), **bars)
-    for c in np.flatnonzero(np.isnan(next(iter(accuracy.values())))) if not many else ():
+    untested = np.flatnonzero(np.isnan(next(iter(accuracy.values()))))
+    for c in untested.tolist() if not many else ():
         middle.text(c, 0.02, "no test\nsamples", ha="center", fontsize=7)
     middle.set(ylabel="accuracy", ylim=(0, 1), xlim=(-0.6, len(names) - 0.4))
     middle.set_xticks([])
@@ -168,7 +167,7 @@ def draw(matrices: Mapping[str, Floats], accuracy: Mapping[str, Floats], train: 
     bottom = figure.add_subplot(grid[2, :])
     bottom.bar(place, train, color="0.45")
     bottom.set(ylabel="training\nsamples", xlabel="class", xlim=(-0.6, len(names) - 0.4))
-    ticks(bottom.xaxis, names, 25, **turn)
+    ticks(bottom.xaxis, names, 25, fontsize=8, **turn)
     for axes in (middle, bottom):
         axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -166,6 +166,8 @@ def temperatures(subject: Subject) -> dict[str, float]:
 
 def draw(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
     """A panel a kind of curve, two in a row."""
+    from matplotlib.ticker import MaxNLocator
+
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
     figure = blank(6.2 * columns, 3.6 * lines)
@@ -185,7 +187,7 @@ def draw(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
             axes.plot(t, v, linewidth=0.9, alpha=0.4, color=style["color"])
             axes.plot(t, smooth(v), linewidth=2, label=label(name, 34), **style)
         axes.set(title=title, xlabel="round")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(
             {"accuracy": "accuracy", "loss": "cross-entropy", "server step size": "eta_g"}.get(title, title)
         )

@@ -113,7 +113,7 @@ def rows(out: Tensor) -> Tensor:
     """Activations as one row an input, [B, p]; wide maps are averaged to at most 4 x 4 positions."""
     if out[0].numel() > WIDEST:
         if out.ndim == 4:
-            out = F.adaptive_avg_pool2d(out, [min(GRID, side) for side in out.shape[2:]])
+            out = F.adaptive_avg_pool2d(out, (min(GRID, out.shape[2]), min(GRID, out.shape[3])))
         elif out.ndim == 3:  # [B, positions, channels]
             out = out.mean(1)
     return out.flatten(1)

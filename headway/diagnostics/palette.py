@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.floating[Any]]
-# Okabe and Ito's colours, told apart by every kind of eye; beyond them the marker changes too
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A6A00", "#000000")
+# Okabe and Ito's colours, told apart by every kind of eye, and two more; beyond them the marker changes too
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A6A00", "#000000", "#882255", "#999999",
+)  # fmt: skip
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 LEGEND = 24  # more classes than this are told by a colour bar
 GREY = "0.6"
@@ -35,7 +37,7 @@ def label(text: str, most: int = 16) -> str:
 
 
 def mark(c: int) -> tuple[str, str]:
-    """Colour and marker of class c; no two of the first 56 are alike."""
+    """Colour and marker of class c; no two of the first 70 are alike."""
     return COLOURS[c % len(COLOURS)], MARKERS[(c // len(COLOURS)) % len(MARKERS)]
 
 
@@ -50,7 +52,7 @@ def class_colours(classes: int) -> list[Any]:
 
 
 def scatter_classes(axes: Any, points: Floats, y: npt.NDArray[np.int64], classes: int, **style: Any) -> None:
-    """Points [n, 2] coloured (and, past eight classes, shaped) by class."""
+    """Points [n, 2] coloured (and, past ten classes, shaped) by class."""
     colours = class_colours(classes)
     for c in range(classes):
         mine = points[y == c]
@@ -92,7 +94,7 @@ def matrix(
     if values.size <= 144 if numbers is None else numbers:
         size = 8 if values.shape[1] <= 8 else 6
         for (i, j), v in np.ndenumerate(values):
-            if math.isfinite(v):
+            if math.isfinite(v) and v != 0:
                 r, g, b, _ = image.cmap(image.norm(v))
                 dark = 0.299 * r + 0.587 * g + 0.114 * b < 0.5
                 axes.text(j, i, f"{v:.2f}", ha="center", va="center", fontsize=size, color="w" if dark else "k")
@@ -101,7 +103,7 @@ def matrix(
 
 def ticks(axis: Any, names: Sequence[str], most: int = 25, **style: Any) -> None:
     """As many of the names as can be read, evenly chosen."""
-    places = np.arange(0, len(names), -(-len(names) // most))
+    places = list(range(0, len(names), -(-len(names) // most)))
     axis.set_ticks(places, [label(names[i]) for i in places], **style)
 
 
