@@ -100,9 +100,8 @@ def traces(subject: Subject) -> Finding:
     steps = series(rows, [k for k in keys_of(rows) if last_part(k) == "eta_g"])
     steps = steps or series(watched, [k for k in keys_of(watched) if last_part(k) == "eta_g"])
     panels["server step size"] = named(steps, {})
-    scales = series(watched, [k for k in keys_of(watched) if k == "scale" or k.startswith("scale.")])
     panels["temperature"] = {
-        (f"client {key.partition('.')[2]}" if "." in key else "global"): values for key, values in scales.items()
+        whose(key): points for key, points in series(watched, filter(whose, keys_of(watched))).items()
     }
     drifts = [k for k in keys_of(watched) if k.startswith("drift") and "." not in k]
     panels["drift"] = named(series(watched, drifts), {})
@@ -143,6 +142,14 @@ def traces(subject: Subject) -> Finding:
 
 def named(curves: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
     return {names.get(key, last_part(key).replace("_", " ")): points for key, points in curves.items()}
+
+
+def whose(key: str) -> str:
+    """Whose temperature stands under a watched key: `temperature.3` is client 3's; "" for any other key."""
+    if key == "temperature_global":
+        return "global"
+    kind, _, client = key.partition(".")
+    return f"client {client}" if kind in ("temperature", "scale") and client else ""
 
 
 def last_part(key: str) -> str:

@@ -160,7 +160,7 @@ def finding(
         "Drift of clients in local training",
         ABOUT.format(epochs=subject.task.epochs, start=own, over=over),
         summary,
-        {"layers": table, "cosines": pairs},
+        {"layers": table} | ({"cosines": pairs} if pairs else {}),
         f"Heat map of relative drift by layer and client with the mean over clients ({told}), and the cosines between "
         f"{len(clients)} clients' updates.",
         lambda: draw(drawn, angles, clients),
@@ -191,7 +191,7 @@ def draw(drawn: dict[str, Floats], angles: Floats, clients: Sequence[int]) -> Fi
     middle.set_ylim(len(names) - 0.5, -0.5)
     middle.set_yticks([])
     middle.set_title("mean over clients", fontsize=10)
-    middle.set_xlabel("relative drift (blue: body, orange: head)")
+    middle.set_xlabel("relative drift\n(blue: body, orange: head)")
     middle.spines[["top", "right"]].set_visible(False)
     image = matrix(right, angles, -1.0, 1.0, cmap="PuOr", numbers=len(clients) <= 12)
     right.set_title("cosine between clients' updates", fontsize=10)
