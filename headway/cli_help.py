@@ -18,6 +18,7 @@ ARGUMENTS = {  # kept here, as typer 0.20 loses the help of arguments beside cli
     "path": "the run directory",
     "table": "PAPER/TABLE or PAPER/FIGURE, such as fedetf/table4; without it, all there are",
     "paths": "one run directory or more",
+    "folders": "folders that hold runs, or runs [runs]",
     "what": "pieces, recipes, models, data or partitions [pieces]",
 }
 MEANT = {  # what other tools call our options

@@ -22,7 +22,7 @@ TITLES = {
 
 
 def runs_command(
-    paths: list[str] = typer.Argument(None, metavar="[DIR]..."),  # noqa: B008  typer's way
+    folders: list[str] = typer.Argument(None, metavar="[DIR]..."),  # noqa: B008  typer's way
     where: list[str] = typer.Option(  # noqa: B008
         None, metavar="KEY=VALUE", help="recipe=fed*, lr=0.05, global>0.9, state=failed; may be repeated"
     ),
@@ -44,7 +44,7 @@ def runs_command(
         raise ConfigError("diff, metrics: they show different things; give one of the two")
     shown = work.columns_of(columns)
     place = csv_place(csv, several=metrics)
-    given = [Path(p) for p in paths or ["runs"]]
+    given = [Path(p) for p in folders or ["runs"]]
     found = work.chosen(work.find(named_runs(given) if diff else given), where or [])
     found = work.in_order(found, sort) if sort or not diff else as_named(found, named_runs(given))
     if diff:
