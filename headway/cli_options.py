@@ -228,7 +228,7 @@ def how(given: dict[str, Any]) -> Ways:
         checkpoint_seconds=Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],
         watch=given["watch"] or (),
-        track=given.get("track"),
+        track=given.get("track") or (),
         progress=progress_for(Console(stderr=True), quiet),
     )
     return Ways(options, seeds_of(given["seeds"], given.get("seed")), out_of(given["out"]), given["json"])

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 OWN_FOLDERS = (
-    "checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics", "exported", "tensorboard", "tracking",
+    "checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics", "exported", "tensorboard",
+    "tracking",
 )  # fmt: skip
 OWN_SUFFIXES = (".safetensors", ".json", ".png", ".csv", ".tmp")
 
