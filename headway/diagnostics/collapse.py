@@ -133,7 +133,8 @@ def figure_of(angles: dict[str, Tensor], rounds: list[dict[str, Any]], names: li
     histogram.legend(fontsize=8, frameon=False)
     for axes in more:
         drawing.over_rounds(axes, rounds, [("nc_error", *SPACES["raw"]), ("nc_error_seen", *SPACES["seen"])])
-        axes.set(ylabel="neural-collapse error", ylim=(0, None))
+        drawing.from_zero(axes)
+        axes.set_ylabel("neural-collapse error")
         axes.set_title("over rounds", fontsize=10)
         axes.legend(fontsize=8, frameon=False)
     return figure

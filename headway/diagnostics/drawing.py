@@ -33,7 +33,7 @@ def short(name: str, most: int = 14) -> str:
 
 
 def one_line(name: str, most: int) -> str:
-    line = "".join(c if c.isprintable() else " " for c in name)
+    line = "".join(c if c.isprintable() else " " for c in name).strip() or "(no name)"
     return line if len(line) <= most else line[: most - 2] + ".."
 
 
@@ -94,6 +94,11 @@ def plain_axes(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def from_zero(axes: Any) -> None:
+    """The vertical axis from zero, with some air above the highest point."""
+    axes.set_ylim(0, max(1.05 * axes.get_ylim()[1], 1e-9))
 
 
 def matrix_rows(key: str, names: Sequence[str], matrix: Tensor, value: str) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def norms_figure(found: Norms, per_client: list[dict[str, Any]], rounds: list[di
                 axes.axhline(every, color="black", linestyle="--", label="global, all classes")
             axes.set_xticks([0, 1], ["local ID", "local OOD"])
             axes.set_xlabel("a dot is a client, in the order of their ids; a bar is their mean")
-        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+        drawing.from_zero(axes)
         axes.set_ylabel("mean norm")
         axes.set_title("weight vectors ||w||" if what == "weight" else "features ||f(x)||", fontsize=11)
     handles, labels = axes.get_legend_handles_labels()
@@ -181,7 +181,8 @@ def classifier_figure(
             axes.plot(range(len(v)), v, marker=mark, color=colour, markersize=5, label=drawing.short(label, 40))
         drawing.plain_axes(axes)
         drawing.name_x(axes, names)
-        axes.set(xlabel="class", ylabel="||w||", ylim=(0, None))
+        drawing.from_zero(axes)
+        axes.set(xlabel="class", ylabel="||w||")
         axes.set_title("global classifier", fontsize=10)
         axes.legend(fontsize=9, frameon=False)
     return figure

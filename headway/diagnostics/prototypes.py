@@ -43,11 +43,15 @@ def classifier_cosines(rows: Sequence[Tensor]) -> Tensor:
 
 def consistency_figures(clients: Sequence[LocalStatistics]) -> dict[str, float | None]:
     """The figures to remember; also taken round by round while a run is watched."""
-    return {
-        "consistency": known_mean(class_consistency([s.raw for s in clients])),
-        "consistency_seen": known_mean(class_consistency([s.seen for s in clients])),
-        "classifier_cosine": known_mean(pairs(classifier_cosines([s.rows for s in clients]))),
-    }
+    found = {"consistency": known_mean(class_consistency([s.raw for s in clients]))}
+    if not all(same_space(s) for s in clients):
+        found["consistency_seen"] = known_mean(class_consistency([s.seen for s in clients]))
+    return found | {"classifier_cosine": known_mean(pairs(classifier_cosines([s.rows for s in clients])))}
+
+
+def same_space(s: LocalStatistics) -> bool:
+    """Whether the classifier sees the raw features."""
+    return s.raw.shape == s.seen.shape and torch.equal(s.raw.nan_to_num(), s.seen.nan_to_num())
 
 
 def consistency(subject: Subject) -> Finding:
@@ -56,13 +60,15 @@ def consistency(subject: Subject) -> Finding:
         raise NotApplicable("one client is looked at, and consistency is between two")
     clients, names = subject.local_statistics, subject.names
     raw, seen = (class_consistency([getattr(s, space) for s in clients]) for space in ("raw", "seen"))
+    same = subject.head.feat == "id"
     owners = torch.stack([s.held for s in clients]).sum(0)  # [C]
     matrix = classifier_cosines([s.rows for s in clients])  # [K, K]
     summary = consistency_figures(clients)
     ids = [str(s.client) for s in clients]
     tables: dict[str, list[dict[str, Any]]] = {
         "per_class": [
-            {"class": name, "owners": int(owners[c]), "consistency": raw[c], "consistency_seen": seen[c]}
+            {"class": name, "owners": int(owners[c]), "consistency": raw[c]}
+            | ({} if same else {"consistency_seen": seen[c]})
             for c, name in enumerate(names)
         ],
         "classifiers": drawing.matrix_rows("client", ids, matrix, "cosine"),
@@ -70,7 +76,6 @@ def consistency(subject: Subject) -> Finding:
     rounds = [row for row in subject.watched if "consistency" in row]
     if rounds:
         tables["rounds"] = [{"round": row["round"], **{key: row.get(key) for key in summary}} for row in rounds]
-    same = subject.head.feat == "id"
     alt = (
         f"Bars: consistency of each class, {drawing.told(summary['consistency'])} on average. Heat map: cosines "
         f"between the classifiers of {len(clients)} clients, {drawing.told(summary['classifier_cosine'])} on average."
