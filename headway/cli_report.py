@@ -41,6 +41,7 @@ def report_command(
     from headway.cli import emit
     from headway.report import findings, page
     from headway.report.gather import check_some
+    from headway.values import write_atomic
 
     folders, place = check_some(runs), out_of(out)
     if title is not None and not title.strip():
@@ -49,7 +50,7 @@ def report_command(
         place, g = page.prepared(folders, place, overwrite, say)
         if diagnose:
             findings.diagnose(g, say)
-        page.write(place, page.page(g, title, say))
+        write_atomic(place, page.page(g, title, say))
     facts: dict[str, Any] = page.record(place, g)
     words = f"{place}: {len(g.runs)} run{'s' * (len(g.runs) != 1)}, {facts['bytes'] / 1e6:.2f} MB"
     emit(as_json, facts, lambda c: c.print(words, markup=False))

@@ -32,6 +32,7 @@ from headway.report.svg import (
 )
 
 DOTS = 90  # of a distribution
+BANDS = 8  # recipes whose bands can still be told apart
 BARS = 120  # of gains and losses
 SHADES = 7
 COLUMNS, LINES = 100, 60  # clients and classes of the heat map
@@ -66,7 +67,7 @@ def curves(
         if not places:
             continue
         style, parts = style_of(s.index), []
-        if any(abs(low - high) > 0.05 for *_, low, high in places):
+        if len(series) <= BANDS and any(abs(low - high) > 0.05 for *_, low, high in places):
             edge = [(x, high) for x, _, _, high in places] + [(x, low) for x, _, low, _ in reversed(places)]
             parts.append(el("path", d=path(edge, close=True), cls=f"band {style}"))
         parts.append(el("path", d=path([(x, y) for x, y, *_ in places]), cls=f"line {style}"))

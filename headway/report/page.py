@@ -16,7 +16,7 @@ from headway.report.gather import Gathered, gather
 from headway.report.markup import Markup, el
 from headway.report.parts import counted, listed
 from headway.report.stats import verdicts
-from headway.rundir import disk, prepare_folder
+from headway.rundir import prepare_folder
 from headway.values import write_atomic
 
 GENERATOR = "headway report"
@@ -51,7 +51,7 @@ def report(
     place, g = prepared(paths, out, overwrite, say)
     if diagnose:
         findings.diagnose(g, say)
-    write(place, page(g, title, say))
+    write_atomic(place, page(g, title, say))
     return place
 
 
@@ -84,11 +84,6 @@ def check_place(place: Path, overwrite: bool) -> None:
         raise CheckpointError(
             f"out={place}: it is not a report of headway; choose another --out, or --overwrite to replace it"
         )
-
-
-def write(place: Path, text: str) -> None:
-    with disk(place):
-        write_atomic(place, text)
 
 
 def page(g: Gathered, title: str | None = None, say: Say = silent) -> str:

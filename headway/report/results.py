@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.report.charts import Series, Strip, curves, gains, strips
+from headway.report.charts import BANDS, Series, Strip, curves, gains, strips
 from headway.report.gather import Gathered, Group, finite
 from headway.report.markup import Markup, el, join
 from headway.report.measures import POINTS, Change, Point, changes, curve, reached, spread, targets_of, thin
@@ -55,11 +55,10 @@ def curve_figure(g: Gathered, column: str, title: str, name: str, what: str, uni
         Series(index_of(x), x.key, [_spot(p, 100 if share else 1) for p in thin(found[x.key], POINTS)]) for x in able
     ]
     bands = any(len(x.seeds) > 1 for x in able)
-    note = (
-        f"Accuracy {what}."
-        if share
-        else "Mean of the clients' losses over their local training; losses of different recipes may differ in kind."
-    ) + (" The line is the mean over seeds, the band spans the lowest to the highest." if bands else "")
+    around = ", the band spans the lowest to the highest" if len(able) <= BANDS else ""
+    kinds = "; losses of different recipes may differ in kind" if len(able) > 1 else ""
+    note = f"Accuracy {what}." if share else f"Mean of the clients' losses over their local training{kinds}."
+    note += f" The line is the mean over seeds{around}." if bands else ""
     if lacking := [x.label for x in g.groups if x not in able]:
         note += f" Without such a model: {', '.join(lacking)}."
 

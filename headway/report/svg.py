@@ -58,8 +58,9 @@ def ticks(lo: float, hi: float, about: int) -> list[float]:
 
 
 def log_ticks(lo: float, hi: float) -> list[float]:
-    """1, 2, 5, 10, ...; powers of ten alone when the range is wide."""
-    factors = (1, 2, 5) if math.log10(hi / lo) < 2.5 else (1,)
+    """1, 2, 5, 10, ...; more of them in a narrow range, powers of ten alone in a wide one."""
+    decades = math.log10(hi / lo)
+    factors = (1, 2, 3, 4, 5, 7) if decades < 0.8 else (1, 2, 5) if decades < 2.5 else (1,)
     powers = range(math.floor(math.log10(lo)), math.ceil(math.log10(hi)) + 1)
     return [f * 10.0**e for e in powers for f in factors if lo * (1 - 1e-9) <= f * 10.0**e <= hi * (1 + 1e-9)]
 

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from report_runs import write_run
 
 from headway.report.gather import gather
-from headway.report.stats import holm, paired_t, signed_rank, verdicts
+from headway.report.stats import holm, paired_t, signed_rank, signed_rank_p, verdicts
 
 
 def test_paired_t_by_hand():
@@ -35,6 +36,25 @@ def test_signed_rank_by_hand():
     v = signed_rank({k: 0.01 * (k + 1) for k in range(6)}, dict.fromkeys(range(6), 0.0))
     assert v.p == pytest.approx(2 / 64)
     assert v.mark == "better"
+
+
+def test_signed_rank_with_ties_by_hand():
+    # sizes 1, 1, 2 have mean ranks 1.5, 1.5, 3; all positive is the highest of 8 sums, all negative the least: 2/8.
+    # With the 2 negative the positive ranks sum to 3, and so does the 2 alone: every pattern is as far out, p = 1
+    assert signed_rank_p([1.0, 1.0, 2.0]) == 2 / 8
+    assert signed_rank_p([1.0, 1.0, -2.0]) == 1.0
+
+
+@pytest.mark.parametrize("n", [7, 30, 50, 51, 200])
+def test_signed_rank_agrees_with_scipy(n):
+    from scipy import stats
+
+    d = np.random.RandomState(n).normal(0.2, 1, n)  # without ties scipy counts exactly up to 50 as well
+    method = "exact" if n <= 50 else "approx"
+    assert signed_rank_p(d.tolist()) == pytest.approx(stats.wilcoxon(d, method=method).pvalue, rel=1e-9)
+    tied = np.round(np.random.RandomState(n).normal(0.2, 1, 200), 1)
+    tied = tied[tied != 0]
+    assert signed_rank_p(tied.tolist()) == pytest.approx(stats.wilcoxon(tied, method="approx").pvalue, rel=1e-9)
 
 
 def test_signed_rank_needs_six_clients_that_differ():
