@@ -18,7 +18,7 @@ def export_command(
         None, help="global, calibrated or client:3; calibrated@ccvr names one of several [what the run ended with]"
     ),
     out: str = typer.Option(None, metavar="FILE", help="the file to write [RUN/exported/MODEL.FORMAT]"),
-    check: str = typer.Option("1000", help="test samples on which it must agree with headway: a number or all [1000]"),
+    check: str = typer.Option("1000", help="test samples on which it must agree with headway, or all"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
     """A model file that predicts without headway."""
@@ -34,6 +34,8 @@ def export_command(
 
 
 def print_export(console: Console, result: dict[str, Any]) -> None:
+    from headway.progress import counted
+
     given, classes = result["input"], result["classes"]
     inside = "inside the file" if result["to"] != "safetensors" else "described in the file's header"
     lines = [
@@ -42,7 +44,7 @@ def print_export(console: Console, result: dict[str, Any]) -> None:
         f"output: logits, float32 [batch, {len(classes)}]",
     ]
     if found := result["check"]:
-        ties = f", {found['ties']} numeric ties" if found["ties"] else ""
+        ties = f", {counted(found['ties'], 'numeric tie')}" if found["ties"] else ""
         where = "without headway" if result["to"] != "safetensors" else "read without headway"
         lines.append(
             f"checked {where}: {found['equal']}/{found['samples']} classes equal{ties}, largest logit difference "

@@ -33,7 +33,7 @@ def runs_command(
     csv: str = typer.Option(None, metavar="FILE", help="write a CSV file; with --metrics a folder/ gets one a run"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
-    """Which runs there are: finished, running, unfinished, failed, damaged."""
+    """Which runs there are, and how they differ."""
     from headway import found_runs as work
     from headway.cli import emit
 

@@ -267,7 +267,7 @@ def test_cuda_on_a_machine_without_it_is_refused(place):
 
 COMMANDS = [
     (["trane", "fedavg"], "command", "trane", "headway --help"),
-    (["ru", "fedavg"], "command", "'ru'", "did you mean 'run'?"),
+    (["ru", "fedavg"], "command", "'ru'", "did you mean 'run', 'runs'?"),
     (["run"], "argument", "RECIPE", "headway run --help"),
     (["compare", "--out=o"], "argument", "RECIPES", "headway compare --help"),
     (["resume"], "argument", "RUN", "headway resume --help"),
