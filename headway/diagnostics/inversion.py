@@ -202,7 +202,7 @@ def finding(
                 "ssim_of_mean_image": ssim(made[i], whole, span),
                 "class_recovered": bool(judged[i] == t.y),
                 "class_by_the_model": bool(own[i] == t.y),
-            }  # fmt: skip
+            }
         )
     singles = torch.cat([t.images[:1].float().cpu() for t in targets if len(t.images) == 1])
     truth = torch.tensor([t.y for t in targets if len(t.images) == 1])

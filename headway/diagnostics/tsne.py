@@ -81,7 +81,7 @@ def tsne(subject: Subject) -> Finding:
     """One embedding of test features: by truth, by prediction before, by prediction after calibration (10.8)."""
     if not rounds.has_global_model(subject.saved.recipe, subject.task):
         raise NotApplicable("tsne shows the global model's features, and under this recipe bodies are personal")
-    x, y = subject.test
+    y = subject.test[1]
     chosen = torch.from_numpy(np.linspace(0, len(y) - 1, min(len(y), MOST_POINTS)).astype(np.int64)).to(y.device)
     h = subject.features[chosen]  # [n, d]
     if len(h) < 4 or not torch.isfinite(h).all():

@@ -70,6 +70,6 @@ def test_watched_figures_are_drawn(tmp_path) -> None:
 def test_a_recipe_without_a_global_model_has_personal_curves(tmp_path) -> None:
     found = traces(finished("local", tmp_path / "run"))
     assert {r["curve"] for r in found.tables["curves"] if r["panel"] == "accuracy"} == {
-        "personal, mean over clients", "personal, pooled",
+        "personal as received, mean", "personal as received, pooled",
     }  # fmt: skip
     check_whole(found, tmp_path)
