@@ -24,9 +24,9 @@ ENOUGH = 10  # evaluations that a smoothed curve is worth drawing for
 STYLES = ("-", "--", "-.", ":")
 ACCURACIES = {
     "global_acc": "global",
-    "personal_acc": "personal as received, mean",
-    "pooled_local_acc": "personal as received, pooled",
-    "iterate_acc": "global, last iterate",
+    "personal_acc": "mean personal as received",
+    "pooled_local_acc": "pooled personal as received",
+    "iterate_acc": "global at the last iterate",
 }
 LOSSES = {"global_loss": "global test loss", "train_loss": "training loss of clients"}
 UNITS = {"loss": "cross-entropy", "server step size": "eta_g", "temperature": "scale of the logits"}
@@ -122,11 +122,11 @@ def traces(subject: Subject) -> Finding:
     summary: dict[str, Any] = {"rounds": rows[-1]["round"]}
     for title in ("accuracy", "server step size"):
         for name, points in panels.get(title, {}).items():
-            summary |= {f"{name}, last": points[-1][1], f"{name}, highest": max(v for _, v in points)}
+            summary |= {f"{name} (last)": points[-1][1], f"{name} (highest)": max(v for _, v in points)}
     for title in ("drift", "cosine of updates"):
-        summary |= {f"{name}, last": points[-1][1] for name, points in panels.get(title, {}).items()}
+        summary |= {f"{name} (last)": points[-1][1] for name, points in panels.get(title, {}).items()}
     if finals:
-        summary |= {"temperature at the end, mean": float(np.mean(list(finals.values())))}
+        summary |= {"mean temperature at the end": float(np.mean(list(finals.values())))}
     extra = [title for title in panels if title not in ("accuracy", "loss")]
     more = f" Also traced: {', '.join(extra)}." if extra else ""
     told = "; ".join(f"{title}: {', '.join(list(curves)[:6])}" for title, curves in panels.items())

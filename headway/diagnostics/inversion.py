@@ -212,9 +212,9 @@ def finding(
         what = "one feature" if n == 1 else f"mean of {n}"
         known = [r["psnr"] for r in mine if r["psnr"] is not None]
         summary |= {
-            f"PSNR, {what}": sum(known) / len(known) if known else None,
-            f"SSIM, {what}": sum(r["ssim"] for r in mine) / len(mine),
-            f"classes recovered, {what}": f"{sum(r['class_recovered'] for r in mine)} of {len(mine)}",
+            f"PSNR ({what})": sum(known) / len(known) if known else None,
+            f"SSIM ({what})": sum(r["ssim"] for r in mine) / len(mine),
+            f"classes recovered ({what})": f"{sum(r['class_recovered'] for r in mine)} of {len(mine)}",
         }
     able = int((nearest(means, singles) == truth).sum())
     judge = f"the nearest mean image of the training classes (it names {able} of {len(truth)} originals right)"

@@ -117,7 +117,7 @@ def finding(subject: Subject, at: Floats, labels: Mapping[str, Ints], pair: Cali
         "tsne",
         "Test features by truth and prediction (t-SNE)",
         about,
-        {f"accuracy of these points, {title}": v for title, v in right.items()} | {"points": len(at)},
+        {f"accuracy of these points ({title})": v for title, v in right.items()} | {"points": len(at)},
         {"points": points},
         f"{len(labels)} scatter plots of {len(at)} features, coloured by {', by '.join(labels)} ({accuracies}).",
         lambda: draw(at, labels, names),
