@@ -96,7 +96,7 @@ def finding(subject: Subject, found: Mapping[str, Tensor], about: str) -> Findin
     tests = next(iter(found.values())).sum(1)
     classes: list[dict[str, Any]] = [
         {"class": names[c], "training_samples": int(train[c]), "test_samples": int(tests[c])}
-        | {f"accuracy, {key}": finite(values[c]) for key, values in accuracy.items()}
+        | {f"accuracy ({key})": finite(values[c]) for key, values in accuracy.items()}
         for c in range(subject.classes)
     ]
     summary: dict[str, Any] = {}
@@ -106,11 +106,12 @@ def finding(subject: Subject, found: Mapping[str, Tensor], about: str) -> Findin
         guesses, off = m.sum(0), m - torch.diag(m.diagonal())
         r, c = divmod(int(off.argmax()), subject.classes)
         mistake = f"{names[r]} taken for {names[c]} ({int(off[r, c])})" if off.any() else "none"
+        liked = int(guesses.argmax())
         summary |= {
-            f"accuracy, {key}": int(m.diagonal().sum()) / int(m.sum()),
-            f"worst class, {key}": f"{names[worst]} ({known[worst]:.0%})",
-            f"most predicted class, {key}": f"{names[int(guesses.argmax())]} ({int(guesses.max()) / int(m.sum()):.0%})",
-            f"most frequent mistake, {key}": mistake,
+            f"accuracy ({key})": int(m.diagonal().sum()) / int(m.sum()),
+            f"worst class ({key})": f"{names[worst]} ({known[worst]:.0%})",
+            f"most predicted class ({key})": f"{names[liked]} ({int(guesses[liked]) / int(m.sum()):.0%})",
+            f"most frequent mistake ({key})": mistake,
         }
     tables = {"classes": classes}
     cells = [
@@ -120,7 +121,7 @@ def finding(subject: Subject, found: Mapping[str, Tensor], about: str) -> Findin
         for c in range(subject.classes)
         if subject.classes**2 <= LONG_TABLE or m[r, c]
     ]
-    told = "; ".join(f"{key}: accuracy {summary[f'accuracy, {key}']:.1%}" for key in found)
+    told = "; ".join(f"{key}: accuracy {summary[f'accuracy ({key})']:.1%}" for key in found)
     return Finding(
         "per_class",
         "Accuracy by class and confusion",

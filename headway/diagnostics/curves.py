@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 SIGMA = 2.0
 SMOOTHED = ("accuracy", "loss")
+MANY = 10  # curves in one panel that can still be told apart
 ENOUGH = 10  # evaluations that a smoothed curve is worth drawing for
 STYLES = ("-", "--", "-.", ":")
 ACCURACIES = {
     "global_acc": "global",
-    "personal_acc": "personal, mean over clients",
-    "pooled_local_acc": "personal, pooled",
-    "iterate_acc": "global, last iterate",
+    "personal_acc": "mean personal as received",
+    "pooled_local_acc": "pooled personal as received",
+    "iterate_acc": "global at the last iterate",
 }
 LOSSES = {"global_loss": "global test loss", "train_loss": "training loss of clients"}
 UNITS = {"loss": "cross-entropy", "server step size": "eta_g", "temperature": "scale of the logits"}
@@ -121,11 +122,11 @@ def traces(subject: Subject) -> Finding:
     summary: dict[str, Any] = {"rounds": rows[-1]["round"]}
     for title in ("accuracy", "server step size"):
         for name, points in panels.get(title, {}).items():
-            summary |= {f"{name}, last": points[-1][1], f"{name}, highest": max(v for _, v in points)}
+            summary |= {f"{name} (last)": points[-1][1], f"{name} (highest)": max(v for _, v in points)}
     for title in ("drift", "cosine of updates"):
-        summary |= {f"{name}, last": points[-1][1] for name, points in panels.get(title, {}).items()}
+        summary |= {f"{name} (last)": points[-1][1] for name, points in panels.get(title, {}).items()}
     if finals:
-        summary |= {"temperature at the end, mean": float(np.mean(list(finals.values())))}
+        summary |= {"mean temperature at the end": float(np.mean(list(finals.values())))}
     extra = [title for title in panels if title not in ("accuracy", "loss")]
     more = f" Also traced: {', '.join(extra)}." if extra else ""
     told = "; ".join(f"{title}: {', '.join(list(curves)[:6])}" for title, curves in panels.items())
@@ -180,33 +181,34 @@ def draw(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
     figure = blank(6.2 * columns, 3.6 * lines)
     for place, (title, curves) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
-        many = len(curves) > 10
         for i, (name, points) in enumerate(curves.items()):
-            t, v = [t for t, _ in points], [v for _, v in points]
-            style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)]}
-            if many:
-                style = {"color": COLOURS[0] if name == "global" else GREY, "linestyle": "-"}
-            if title not in SMOOTHED or len(points) < ENOUGH:
-                axes.plot(
-                    t, v, linewidth=1.4, marker="o" if len(points) < ENOUGH else "", label=label(name, 34), **style
-                )
-                continue
-            axes.plot(t, v, linewidth=0.9, alpha=0.4, color=style["color"])
-            axes.plot(t, smooth(v), linewidth=2, label=label(name, 34), **style)
-        axes.set(title=title, xlabel="round")
+            plot(axes, points, title in SMOOTHED, **style_of(i, name, len(curves)))
+        axes.set(title=title, xlabel="round", ylabel=UNITS.get(title, title))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(
-            {"accuracy": "accuracy", "loss": "cross-entropy", "server step size": "eta_g"}.get(title, title)
-        )
         if title == "loss" and spans(curves):
             axes.set_yscale("log")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        if many:
-            axes.set_title(f"{title} ({len(curves)} clients)")
-        else:
-            axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False)
     return figure
+
+
+def style_of(i: int, name: str, curves: int) -> dict[str, Any]:
+    """Curve by curve another colour and dash, so that one shows through another; a crowd of clients is grey."""
+    if curves > MANY and name != "global":
+        return {"color": GREY, "linestyle": "-", "alpha": 0.6, "label": "a client" if i == curves - 1 else None}
+    if curves > MANY:
+        return {"color": COLOURS[0], "linestyle": "-", "zorder": 3, "label": name}
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "label": label(name, 40)}
+
+
+def plot(axes: Any, points: Curve, smoothed: bool, **style: Any) -> None:
+    t, v = [t for t, _ in points], [v for _, v in points]
+    if smoothed and len(points) >= ENOUGH:
+        axes.plot(t, v, linewidth=0.9, alpha=0.4, color=style["color"])
+        axes.plot(t, smooth(v), linewidth=2, **style)
+    else:
+        axes.plot(t, v, linewidth=1.4, marker="o" if len(points) < ENOUGH else "", markersize=4, **style)
 
 
 def spans(curves: Mapping[str, Curve]) -> bool:

@@ -202,7 +202,7 @@ def finding(
                 "ssim_of_mean_image": ssim(made[i], whole, span),
                 "class_recovered": bool(judged[i] == t.y),
                 "class_by_the_model": bool(own[i] == t.y),
-            }  # fmt: skip
+            }
         )
     singles = torch.cat([t.images[:1].float().cpu() for t in targets if len(t.images) == 1])
     truth = torch.tensor([t.y for t in targets if len(t.images) == 1])
@@ -212,9 +212,9 @@ def finding(
         what = "one feature" if n == 1 else f"mean of {n}"
         known = [r["psnr"] for r in mine if r["psnr"] is not None]
         summary |= {
-            f"PSNR, {what}": sum(known) / len(known) if known else None,
-            f"SSIM, {what}": sum(r["ssim"] for r in mine) / len(mine),
-            f"classes recovered, {what}": f"{sum(r['class_recovered'] for r in mine)} of {len(mine)}",
+            f"PSNR ({what})": sum(known) / len(known) if known else None,
+            f"SSIM ({what})": sum(r["ssim"] for r in mine) / len(mine),
+            f"classes recovered ({what})": f"{sum(r['class_recovered'] for r in mine)} of {len(mine)}",
         }
     able = int((nearest(means, singles) == truth).sum())
     judge = f"the nearest mean image of the training classes (it names {able} of {len(truth)} originals right)"

@@ -81,7 +81,7 @@ def tsne(subject: Subject) -> Finding:
     """One embedding of test features: by truth, by prediction before, by prediction after calibration (10.8)."""
     if not rounds.has_global_model(subject.saved.recipe, subject.task):
         raise NotApplicable("tsne shows the global model's features, and under this recipe bodies are personal")
-    x, y = subject.test
+    y = subject.test[1]
     chosen = torch.from_numpy(np.linspace(0, len(y) - 1, min(len(y), MOST_POINTS)).astype(np.int64)).to(y.device)
     h = subject.features[chosen]  # [n, d]
     if len(h) < 4 or not torch.isfinite(h).all():
@@ -117,7 +117,7 @@ def finding(subject: Subject, at: Floats, labels: Mapping[str, Ints], pair: Cali
         "tsne",
         "Test features by truth and prediction (t-SNE)",
         about,
-        {f"accuracy of these points, {title}": v for title, v in right.items()} | {"points": len(at)},
+        {f"accuracy of these points ({title})": v for title, v in right.items()} | {"points": len(at)},
         {"points": points},
         f"{len(labels)} scatter plots of {len(at)} features, coloured by {', by '.join(labels)} ({accuracies}).",
         lambda: draw(at, labels, names),

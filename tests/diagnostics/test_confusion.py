@@ -25,7 +25,7 @@ def test_the_diagonal_is_the_run_s_own_per_class_accuracy(tmp_path) -> None:
     subject = finished("fedavg", tmp_path / "run")
     found = per_class(subject)
     check_whole(found, tmp_path)
-    assert [r["accuracy, global model"] for r in found.tables["classes"]] == subject.saved.run.summary["per_class"]
+    assert [r["accuracy (global model)"] for r in found.tables["classes"]] == subject.saved.run.summary["per_class"]
     assert sum(r["samples"] for r in found.tables["confusion"]) == 90
     assert sum(r["training_samples"] for r in found.tables["classes"]) == int(subject.counts.sum())
 
@@ -34,8 +34,10 @@ def test_before_and_after_the_run_s_own_calibration(tmp_path) -> None:
     subject = finished("fedavg+ccvr(epochs=5)", tmp_path / "run")
     found = per_class(subject)
     ran = subject.saved.run.summary
-    assert [r["accuracy, before calibration"] for r in found.tables["classes"]] == ran["calibrated"]["per_class_before"]
-    assert [r["accuracy, after ccvr"] for r in found.tables["classes"]] == ran["per_class"]
+    assert [r["accuracy (before calibration)"] for r in found.tables["classes"]] == ran["calibrated"][
+        "per_class_before"
+    ]
+    assert [r["accuracy (after ccvr)"] for r in found.tables["classes"]] == ran["per_class"]
     assert "the run's own" in found.about
 
 
@@ -44,8 +46,8 @@ def test_the_newest_calibration_made_of_the_run(tmp_path) -> None:
     afterwards.calibrate(tmp_path / "run", "oracle(epochs=3)")
     result = afterwards.calibrate(tmp_path / "run", "ccvr(epochs=3)")
     found = per_class(subject)
-    assert [r["accuracy, after ccvr"] for r in found.tables["classes"]] == result["per_class_after"]
-    assert found.summary["accuracy, before calibration"] == result["before"]
+    assert [r["accuracy (after ccvr)"] for r in found.tables["classes"]] == result["per_class_after"]
+    assert found.summary["accuracy (before calibration)"] == result["before"]
     check_whole(found, tmp_path)
 
 
@@ -54,7 +56,7 @@ def test_without_a_global_classifier_clients_speak_for_themselves(recipe: str, t
     subject = finished(recipe, tmp_path / "run", local_test="0.25")
     found = per_class(subject)
     pooled = subject.saved.run.summary["personal"]["pooled"]
-    assert found.summary["accuracy, clients' own models"] == pytest.approx(pooled)
+    assert found.summary["accuracy (clients' own models)"] == pytest.approx(pooled)
     check_whole(found, tmp_path)
 
 
@@ -64,4 +66,4 @@ def test_few_and_many_classes_with_hostile_names(classes: int, tmp_path) -> None
     names = tuple((odd[c] if c < len(odd) else f"class {c}") for c in range(classes))
     found = per_class(finished("fedavg", tmp_path / "run", task_on(blobs(classes, names))))
     check_whole(found, tmp_path)
-    assert found.tables["classes"][-1]["accuracy, global model"] is None  # the test set lacks the last class
+    assert found.tables["classes"][-1]["accuracy (global model)"] is None  # the test set lacks the last class

@@ -46,7 +46,7 @@ def test_learning_curves_and_the_step_size_of_fedexp(tmp_path) -> None:
     assert [r["value"] for r in rows] == subject.saved.run.metrics["global_acc"]
     steps = [r["value"] for r in found.tables["curves"] if r["panel"] == "server step size"]
     assert steps == [row["trace"]["fedexp.eta_g"] for row in subject.saved.run.metrics]
-    assert found.summary["eta g, highest"] == max(steps)
+    assert found.summary["eta g (highest)"] == max(steps)
 
 
 def test_watched_figures_are_drawn(tmp_path) -> None:
@@ -62,7 +62,7 @@ def test_watched_figures_are_drawn(tmp_path) -> None:
     drawn = {(r["panel"], r["curve"]) for r in found.tables["curves"]}
     assert {("temperature", "client 0"), ("temperature", "client 3"), ("temperature", "global")} <= drawn
     assert {("drift", "drift body"), ("drift", "drift head"), ("cosine of updates", "update cosine")} <= drawn
-    assert found.summary["drift head, last"] == 0.4
+    assert found.summary["drift head (last)"] == 0.4
     beta = float(subject.saved.server.w["head.scale"])
     assert found.tables["temperatures"] == [{"whose": "global", "temperature": beta}]
 
@@ -70,6 +70,6 @@ def test_watched_figures_are_drawn(tmp_path) -> None:
 def test_a_recipe_without_a_global_model_has_personal_curves(tmp_path) -> None:
     found = traces(finished("local", tmp_path / "run"))
     assert {r["curve"] for r in found.tables["curves"] if r["panel"] == "accuracy"} == {
-        "personal, mean over clients", "personal, pooled",
+        "mean personal as received", "pooled personal as received",
     }  # fmt: skip
     check_whole(found, tmp_path)

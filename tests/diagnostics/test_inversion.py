@@ -122,6 +122,6 @@ def test_tables_and_personal_bodies_and_batch_statistics_are_refused(tmp_path) -
         inversion(finished("fedavg", tmp_path / "table", task_on(blobs(3))))
     with pytest.raises(NotApplicable, match="bodies are personal"):
         inversion(finished("local", tmp_path / "local"))
+    images = task_on(blobs(3, shape=(3, 8, 8)), model="resnet20", bn="batch", rounds=1, clients=2)
     with pytest.raises(NotApplicable, match="normalises by the batch"):
-        images = task_on(blobs(3, shape=(3, 8, 8)), model="resnet20", bn="batch", rounds=1, clients=2)
         inversion(finished("fedavg", tmp_path / "batch", images))

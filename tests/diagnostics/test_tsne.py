@@ -93,7 +93,7 @@ def test_without_a_global_body_there_is_no_picture_of_features(recipe: str, tmp_
         tsne(finished(recipe, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("recipe", ["fedavg", "fedtc", "fedrod", "local", "fednh"])
+@pytest.mark.parametrize("recipe", ["fedtc", "local", "fednh"])
 def test_class_vectors_on_a_run(recipe: str, tmp_path) -> None:
     subject = finished(recipe, tmp_path / "run")
     found = class_vectors(subject)
