@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import io
 import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.errors import ConfigError
+from headway.diagnostics.catalogue import DIAGNOSTICS
+from headway.diagnostics.looking import look
+from headway.diagnostics.subject import Subject
+from headway.errors import HeadwayError
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, details, el, join, plain, table
 from headway.report.parts import NOTHING, counted, labelled, name_of, section
 from headway.report.svg import shortened
+from headway.rundir import prepare_folder
 
 BUDGET = 2_000_000  # characters of all figures together: the page stays light enough to be sent by mail
 ROWS, COLUMNS = 12, 12  # of a table
@@ -177,14 +181,20 @@ def data(f: Found) -> list[Markup]:
     return made
 
 
+def step(say: Callable[[str], None], path: Path, done: int, name: str) -> None:
+    say(f"{path}: {name}, diagnostic {done + 1} of {len(DIAGNOSTICS)}")
+
+
 def diagnose(g: Gathered, say: Callable[[str], None]) -> None:
-    """Compute what is not there yet, where this headway can."""
-    try:
-        catalogue = importlib.import_module("headway.diagnostics.catalogue")
-    except ModuleNotFoundError:
-        raise ConfigError("diagnose: this headway has no diagnostics to compute; leave --diagnose out") from None
+    """Compute what is not there yet; a run whose data is gone, or that cannot be looked into, is left as it is."""
     for run in g.runs:
         if run.unfinished or run.failed or any((run.path / "diagnostics").glob("*.json")):
             continue
         say(f"diagnosing {run.path}")
-        catalogue.diagnose(run.path, say=say)
+        try:
+            subject = Subject.of(run.path, say)
+        except HeadwayError as error:
+            say(f"{run.path}: no diagnostics ({error})")
+            continue
+        prepare_folder(run.path / "diagnostics")
+        look(subject, list(DIAGNOSTICS), run.path / "diagnostics", partial(step, say, run.path))

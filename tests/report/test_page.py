@@ -363,15 +363,13 @@ def test_overwrite_replaces_a_file_that_is_no_report():
 
 
 @pytest.mark.usefixtures("_here")
-def test_diagnose_is_refused_where_there_is_nothing_to_compute(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "headway.diagnostics.catalogue", None)
-    write_run(Path("a"))
-    end = headway("report", "a", "--diagnose")
-    assert end.code == 2
-    assert "leave --diagnose out" in end.err
-    assert not Path("a/report.html").exists()
+def test_diagnose_computes_what_a_run_lacks_and_shows_it(monkeypatch):
+    monkeypatch.setattr(findings, "DIAGNOSTICS", {"labels": "", "collapse": ""})
+    assert headway("run", "fedavg", *SMALL, "--out=a").code == 0
+    assert "Neural collapse" not in read([Path("a")]).text
+    assert headway("report", "a", "--diagnose").code == 0
+    assert {p.name for p in Path("a/diagnostics").glob("*.json")} == {"labels.json", "collapse.json"}
+    assert "nc1" in Path("a/report.html").read_text()
 
 
 @pytest.mark.usefixtures("_here")
