@@ -37,6 +37,7 @@ OWN_FILES = (
     "summary.json",
     "model.safetensors",
     "sampling.json",
+    "report.html",
 )
 
 

@@ -21,8 +21,10 @@ from headway.heads import Head
 from headway.models.net import Net
 from headway.rundir import Table, read_table
 from headway.task import Task
+from headway.tree import Tree
 
 LOOKED_AT = 10_000  # test samples a diagnostic uses at most
+KEPT = 2**28  # bytes of trained local models that are kept
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Subject:
     saved: Saved
     most_clients: int = 20  # local models are trained of at most so many clients, evenly spread over the ids
     say: Say = field(default=silent, repr=False)
+    trained: dict[int, Tree] = field(default_factory=dict, repr=False)  # client -> its local model, once trained
 
     @classmethod
     def of(cls, path: Path, say: Say = silent, task: Task | None = None, most_clients: int = 20) -> Subject:
@@ -116,14 +119,23 @@ class Subject:
         return [able[i] for i in chosen]
 
     def local_models(self) -> Iterator[LocalModel]:
-        """Each chosen client's model after one more round of local training; one net in memory at a time."""
-        recipe, server, engine = self.saved.recipe, self.saved.server, self.saved.engine
-        cast = rounds.cast_of(server, recipe)
+        """Each chosen client's model after one more round of local training; one net in memory at a time.
+
+        Trained once: what a client ended with is kept while it fits into KEPT bytes, and trained again where not.
+        """
+        recipe, task, engine = self.saved.recipe, self.task, self.saved.engine
+        cast = rounds.cast_of(self.saved.server, recipe)
         for done, k in enumerate(self.clients):
-            self.say(f"local model {done + 1} of {len(self.clients)}")
-            train_client(recipe, self.task, cast, engine.client(recipe, self.task, cast, k), apart_from_net=False)
-            net = self.task.working_net(recipe)  # it still holds what the client ended with
-            yield LocalModel(k, net.load(recipe.equip(cast.sent, self.counts[k])).eval(), self.counts[k])
+            if k not in self.trained:
+                self.say(f"local model {done + 1} of {len(self.clients)}")
+                train_client(recipe, task, cast, engine.client(recipe, task, cast, k), apart_from_net=False)
+            net = task.working_net(recipe)  # after training it still holds what the client ended with
+            net.load(recipe.equip(cast.sent, self.counts[k]))
+            if k in self.trained:
+                net.load(self.trained[k])
+            elif (len(self.trained) + 1) * net.tensors().nbytes() <= KEPT:
+                self.trained[k] = net.tensors()
+            yield LocalModel(k, net.eval(), self.counts[k])
 
     @cached_property
     def local_statistics(self) -> list[LocalStatistics]:
