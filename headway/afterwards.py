@@ -85,7 +85,7 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
 
 
 def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
-    """Before, after, and what the same retraining reaches on real features: the oracle bound."""
+    """Before, after, and what the same retraining reaches on real features, the oracle."""
     saved = load(path, say, task)
     recipe = saved.with_piece(text, "calib")
     engine, task = saved.engine, saved.task

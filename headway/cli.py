@@ -138,7 +138,7 @@ def calibrate_command(
 ) -> None:
     """Calibrate the classifier of a finished run.
 
-    Prints the accuracy before and after, and what the same retraining reaches on real features: the oracle bound.
+    Prints the accuracy before and after, and what the same retraining reaches on real features: the oracle.
     """
     from headway import show
     from headway.afterwards import calibrate
