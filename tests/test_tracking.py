@@ -153,6 +153,7 @@ def wandb_curve(records, key: str) -> list[tuple[int, float]]:
 
 
 def test_wandb_offline_and_continued(place):
+    pytest.importorskip("wandb", reason="needs the extra: pip install -c constraints.txt -e '.[dev,wandb]'")
     with pytest.raises(RuntimeError, match="power cut"):
         ran("wb", "wandb", progress=Crash(3), checkpoint_seconds=1e9)
     run = resume(Path("wb")).path
