@@ -117,6 +117,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
         "seed": task.seed,
         "hash": task.partition.hash(),
         "local_test": task.settings.local_test,
+        "class_names": list(task.dataset.class_names),
     }
     body = ",\n ".join(json.dumps(c) for c in clients)
     notes = json.dumps(task.partition.notes)

@@ -174,7 +174,7 @@ def partition_figure(i: int, held: Held, runs: list[Entry], g: Gathered) -> Mark
         title,
         drawing,
         note=f"Recipes: {which}." if which else "",
-        header=["client", "samples", *classes],
+        header=["client", "samples", *(held.name(c) for c in classes)],
         rows=rows,
         more=el("p", shade_key(), cls="note"),
     )

@@ -16,6 +16,7 @@ from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
 from headway.errors import CheckpointError, ConfigError
 from headway.experiment import check_config
+from headway.report.svg import shortened
 from headway.rundir import Run, read_json
 from headway.settings import Settings
 
@@ -42,6 +43,11 @@ class Held:
     spec: str
     hash: str
     counts: npt.NDArray[np.int64]  # [K, C]
+    names: Sequence[str] = ()  # of the classes; runs of an earlier version have none
+
+    def name(self, c: int) -> str:
+        """What a class is called: its name where the run has one, shortened, else its number."""
+        return shortened(self.names[c], 24) if c < len(self.names) and self.names[c].strip() else str(c)
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -250,7 +256,9 @@ def _held(path: Path) -> Held | None:
         counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64)
         if counts.ndim != 2 or (counts < 0).any():
             raise ValueError("counts")
-        return Held(str(found["spec"]), str(found["hash"]), counts)
+        return Held(
+            str(found["spec"]), str(found["hash"]), counts, [str(name) for name in found.get("class_names", ())]
+        )
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path} is damaged: it lacks who holds what; run it again into another --out") from None
 

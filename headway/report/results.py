@@ -173,13 +173,15 @@ def by_class(g: Gathered) -> Markup:
         for x in able
     ]
     worst = {x.key: min(found[x.key], key=lambda pair: pair[1]) for x in able}
+    held = next((run.held for x in able for run in x.runs if run.held), None)
+    name = held.name if held else str
     about = "Distribution over classes. " + " ".join(
-        f"{x.label}: least {worst[x.key][1]:.1f} %, class {worst[x.key][0]}." for x in able
+        f"{x.label}: least {worst[x.key][1]:.1f} %, class {name(worst[x.key][0])}." for x in able
     )
     note = "A dot is a class (mean over seeds): the accuracy of the final global model on its test samples."
     at = {x.key: dict(found[x.key]) for x in able}
     classes = thin(sorted({c for x in able for c, _ in found[x.key]}), 40)
-    numbers = [[c, *(f"{at[x.key][c]:.2f}" if c in at[x.key] else "n/a" for x in able)] for c in classes]
+    numbers = [[name(c), *(f"{at[x.key][c]:.2f}" if c in at[x.key] else "n/a" for x in able)] for c in classes]
     drawing = strips("classes-spread", title, about, rows, "accuracy of a class, %")
     return figure(title, drawing, note=note, header=["class", *(name_of(x) for x in able)], rows=numbers)
 

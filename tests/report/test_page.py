@@ -386,3 +386,16 @@ def test_real_runs_of_every_kind_from_python():
     central = package.run("centralized", out="e", **task)
     assert central.report().exists()
     assert json.loads((one.path / "summary.json").read_text())["failed"] is None
+
+
+@pytest.mark.usefixtures("_here")
+def test_classes_are_called_by_their_names_where_the_run_has_them():
+    write_run(Path("a"))
+    whole = json.loads(Path("a/partition.json").read_text())
+    assert len(whole["clients"][0]["counts"]) == 2
+    whole["class_names"] = [EVIL, "left ear"]
+    Path("a/partition.json").write_text(json.dumps(whole))
+    shown = read([Path("a")])
+    assert "left ear" in shown.text
+    assert "<script>alert(1)</" in shown.text  # as text, shortened
+    assert len(shown.all("script")) == 1
