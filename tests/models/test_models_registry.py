@@ -292,3 +292,24 @@ def test_empty_shapes_are_refused_by_every_kind(shape):
     for name in ("mlp", "resnet8"):
         with pytest.raises(ModelError, match=f"'{name}' cannot take"):
             body(name, shape, seed_stream=stream(0))
+
+
+@pytest.mark.parametrize("name", ["mcmahan_cnn", "moon_cnn"])
+def test_a_pool_before_the_relu_is_the_papers_network_to_the_last_bit(name):
+    ours = body(name, (3, 32, 32), bn="running", seed_stream=stream("order"))
+    order = [key for key, _ in ours.named_children()]
+    for i in ("1", "2"):
+        a, b = order.index(f"pool{i}"), order.index(f"relu{i}")
+        assert b == a + 1
+        order[a], order[b] = order[b], order[a]
+    parts = dict(ours.named_children())
+    x = torch.randn(8, 3, 32, 32, generator=stream("images"))
+    x[:, :, :16] = 0.5  # flat regions, where a pool meets ties
+    results = []
+    for layers in (list(parts), order):
+        h = x
+        for key in layers:
+            h = parts[key](h)
+        grads = torch.autograd.grad(h.square().sum(), list(ours.parameters()))
+        results.append([h, *grads])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
