@@ -1,7 +1,7 @@
 """Plain convolutional networks. Where a rule for initial weights is not given here, torch's defaults hold.
 
-The papers write ReLU, then max pool. Both keep the order of numbers, so they may change places without changing a bit of
-an output or a gradient, and behind the pool a ReLU has a quarter of the work.
+The papers write ReLU, then max pool. Both keep the order of numbers, so they may change places without changing a bit
+of an output or a gradient, and behind the pool a ReLU has a quarter of the work.
 """
 
 from __future__ import annotations
