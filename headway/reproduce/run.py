@@ -42,7 +42,8 @@ def reproduce_table(
     ours = work.measure(cells, seeds, out, options)
     side = Side(
         plan.table_name(found[0]), scale, command, tuple(seeds), common([cell.settings for cell in cells]),
-        grouped(cells, ours), protocol.assumptions, work.seconds(cells, seeds, out), len(found) - len(cells),
+        grouped(cells, ours), protocol.assumptions, work.seconds(cells, seeds, out), dict(changes),
+        len(found) - len(cells),
     )  # fmt: skip
     side.save(out)
     return side

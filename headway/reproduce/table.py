@@ -40,7 +40,7 @@ class Line:
     paper_gain: float | None = None
     gain: float | None = None
     gain_std: float | None = None  # of the differences seed by seed
-    agrees: str = ""  # yes, no; open: ours is within the spread over seeds
+    agrees: str = ""  # yes, no; open: our seeds do not agree among themselves, or there is one only
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Side:
     groups: tuple[Group, ...]
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0  # of training, all runs
-    unnamed: int = field(default=0)  # rows whose method the paper's text has lost
+    changes: dict[str, Any] = field(default_factory=dict)  # settings that --set put in place of the paper's
+    unnamed: int = 0  # rows whose method the paper's text has lost
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,7 +102,8 @@ def group_of(setting: dict[str, Any], pairs: Sequence[tuple[Cell, Ours]]) -> Gro
         lines = [replace(line_of(cell, found, None), method=cell.row.metric) for cell, found in pairs]
     else:
         lines = [line_of(cell, found, base_of(cell, pairs)) for cell, found in pairs]
-    return Group(setting, tuple(lines), spearman([(x.paper, x.ours) for x in lines]))
+    sound = [x for x in lines if not x.failed and not x.paper_failed]
+    return Group(setting, tuple(lines), spearman([(x.paper, x.ours) for x in sound]))
 
 
 def base_of(cell: Cell, pairs: Sequence[tuple[Cell, Ours]]) -> tuple[Cell, Ours] | None:
@@ -127,17 +129,18 @@ def line_of(cell: Cell, found: Ours, base: tuple[Cell, Ours] | None) -> Line:
         return line
     gains = [a - b for a, b in zip(found.values, base[1].values, strict=False) if a is not None and b is not None]
     told = None if row.mean is None or base[0].row.mean is None else row.mean - base[0].row.mean
-    return judged(replace(line, over=base[0].row.method, paper_gain=told, gain=mean(gains), gain_std=std(gains)))
+    line = replace(line, over=base[0].row.method, paper_gain=told, gain=mean(gains), gain_std=std(gains))
+    sound = not line.failed and not line.paper_failed and not any(base[1].failed)
+    return replace(line, agrees=verdict(told, gains)) if sound else line
 
 
-def judged(line: Line) -> Line:
-    """Whether both see a gain or both a loss; a gain of ours no larger than its spread says nothing."""
-    if line.paper_gain is None or line.gain is None:
-        return line
-    noise = line.gain_std or 0.0
-    same = line.paper_gain * line.gain > 0
-    verdict = "open" if abs(line.gain) <= noise or line.paper_gain == 0 else "yes" if same else "no"
-    return replace(line, agrees=verdict)
+def verdict(paper_gain: float | None, gains: Sequence[float]) -> str:
+    """Whether both see a gain or both a loss, where our seeds agree; one seed, or seeds that differ, say nothing."""
+    if paper_gain is None or not gains:
+        return ""
+    if len(gains) < 2 or paper_gain == 0 or not (min(gains) > 0 or max(gains) < 0):
+        return "open"
+    return "yes" if paper_gain * gains[0] > 0 else "no"
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -170,8 +173,8 @@ COLUMNS = ("method", "paper %", "ours %", "over", "paper: gain", "ours: gain", "
 
 
 def columns_of(side: Side) -> tuple[str, ...]:
-    """Levels are compared only where nothing was cut."""
-    return (*COLUMNS, "ours - paper") if side.scale == "full" else COLUMNS
+    """Levels are compared only where nothing was cut or changed."""
+    return (*COLUMNS, "ours - paper") if side.scale == "full" and not side.changes else COLUMNS
 
 
 def cells_of(line: Line) -> tuple[str, ...]:
@@ -199,7 +202,7 @@ def heading(group: Group) -> str:
 
 def footer(group: Group) -> str:
     judged = [line.agrees for line in group.lines if line.agrees in ("yes", "no")]
-    signs = f"{judged.count('yes')} of {len(judged)} gains beyond the spread over seeds have the paper's sign"
+    signs = f"{judged.count('yes')} of {len(judged)} gains that all seeds agree on have the paper's sign"
     rank = "" if group.rank is None else f"rank correlation {group.rank:+.2f}"
     return "; ".join(text for text in (signs if judged else "", rank) if text)
 
@@ -233,7 +236,8 @@ def show(console: Console, side: Side) -> None:
 def notes(side: Side) -> list[str]:
     lost = [f"{side.unnamed} rows of the table have lost their method's name and are left out"] if side.unnamed else []
     cut = ["model, rounds and samples are cut for two cores: levels are not comparable with the paper's, orderings are"]
-    return [*side.assumptions, *lost, *(cut if side.scale == "cpu" else [])]
+    changed = [f"changed by --set, whatever is said above: {difference(side.changes)}"] if side.changes else []
+    return [*side.assumptions, *lost, *(cut if side.scale == "cpu" else []), *changed]
 
 
 def markdown(side: Side) -> str:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway import afterwards
+from headway import afterwards, rounds
 from headway.api import digest
 from headway.comparison import compare, same_data, slug
-from headway.diagnostics.accuracy import received_score
+from headway.diagnostics.accuracy import global_score, personal_ids, received_score, right_answers
 from headway.errors import DataError, HeadwayError
 from headway.experiment import Options
 from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
-from headway.rundir import Run, read_json
+from headway.rundir import Run, read_json, read_model
 from headway.settings import Settings
 from headway.task import Task
 
@@ -101,6 +101,8 @@ def read(cell: Cell, run: Run, task: Task) -> float | None:
     """The cell's figure from one finished run, as a fraction."""
     metric, s = cell.row.metric, run.summary
     if metric == "personal_acc":
+        if cell.calibration:
+            return calibrated_for_clients(run, task, cell.calibration)
         if cell.personalisation:
             return personalised(run, task, cell.personalisation)["personal"]["mean"]
         return s["personal"] and s["personal"]["mean"]
@@ -129,6 +131,16 @@ def calibrated(run: Run, task: Task, piece: str) -> dict[str, Any]:
     return read_json(path) if path.exists() else afterwards.calibrate(run.path, piece, task)
 
 
+def calibrated_for_clients(run: Run, task: Task, piece: str) -> float | None:
+    """The calibrated global model as it is on every client's own test, the mean over clients."""
+    calibrated(run, task, piece)
+    tensors, header = read_model(run.path / "calibrated" / f"{slug(piece)}.safetensors")
+    net = task.net_of(header["head"]).load(tensors).eval()
+    ids = personal_ids(task)
+    accs = [float(right_answers(net, *task.test(k))[0].float().mean()) for k in ids]
+    return sum(accs) / len(accs) if accs else None
+
+
 def personalised(run: Run, task: Task, piece: str) -> dict[str, Any]:
     path = run.path / "personalised" / slug(piece) / "summary.json"
     return read_json(path) if path.exists() else afterwards.personalise(run.path, piece, task)
@@ -136,9 +148,6 @@ def personalised(run: Run, task: Task, piece: str) -> dict[str, Any]:
 
 def per_client(run: Run, task: Task) -> dict[int, float]:
     """Each client's accuracy on receiving the last global model."""
-    from headway import rounds
-    from headway.diagnostics.accuracy import global_score, personal_ids
-
     saved = afterwards.load(run.path, task=task)
     net = rounds.global_net(saved.server, saved.recipe, saved.task)
     score = global_score(net, saved.engine, saved.task)

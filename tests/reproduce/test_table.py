@@ -34,9 +34,20 @@ def test_gains_are_counted_from_the_algorithm_a_module_is_added_to():
     assert both.agrees == "yes"
 
 
-def test_a_gain_within_the_spread_over_seeds_says_nothing():
-    (group,) = side((("fedavg", 70.0), [40, 40]), (("fedavg+fn", 75.0), [39, 43]))  # -1 and 3: 1 +- 2
-    assert group.lines[1].agrees == "open"
+def test_seeds_that_differ_in_sign_or_a_single_one_say_nothing():
+    for values in ([39, 43], [43]):  # -1 and 3; 3 alone
+        (group,) = side((("fedavg", 70.0), [40] * len(values)), (("fedavg+fn", 75.0), values))
+        assert group.lines[1].agrees == "open"
+
+
+def test_a_failed_run_gives_no_verdict_and_no_rank():
+    rows = [("fedavg", 70.0), ("fedavg+babu", 71.0), ("fedavg+fn", 75.0), ("scaffold", 60.0)]
+    cells = [plan.cell_of(row(*r), "cpu", {}) for r in rows]
+    ours = [Ours((v, v), (None, None)) for v in (40.0, 41.0, 42.0)]
+    (whole,) = grouped(cells, [*ours, Ours((10.0, 10.0), (None, None))])
+    (broken,) = grouped(cells, [*ours, Ours((10.0, 10.0), ("at chance", None))])
+    assert (whole.lines[3].agrees, broken.lines[3].agrees) == ("yes", "")
+    assert broken.rank == pytest.approx(1.0)  # of the three that are left
 
 
 def test_the_reference_has_the_same_learning_rate_where_a_table_varies_it():
@@ -64,7 +75,7 @@ def test_failed_runs_are_shown_as_failed_on_either_side():
 def test_the_footer_counts_signs():
     lines = tuple(Line("m", 1.0, None, False, 1.0, 0.0, 2, None, None, agrees=a) for a in ("yes", "no", "open", ""))
     assert footer(Group({}, lines, 0.5)) == (
-        "1 of 2 gains beyond the spread over seeds have the paper's sign; rank correlation +0.50"
+        "1 of 2 gains that all seeds agree on have the paper's sign; rank correlation +0.50"
     )
 
 
