@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.diagnostics.catalogue import DIAGNOSTICS
 from headway.diagnostics.looking import look
@@ -18,11 +18,16 @@ from headway.diagnostics.subject import Subject
 from headway.errors import HeadwayError
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, details, el, join, plain, table
-from headway.report.parts import NOTHING, counted, labelled, name_of, section
+from headway.report.parts import NOTHING, counted, index_of, labelled, listed, name_of, section
 from headway.report.svg import shortened
 from headway.rundir import prepare_folder
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 BUDGET = 2_000_000  # characters of all figures together: the page stays light enough to be sent by mail
+WIDEST = 900  # pixels of a figure, more than its place on the page has
+NAMED = 12  # figures left out that are told by name
 ROWS, COLUMNS = 12, 12  # of a table
 
 
@@ -86,22 +91,33 @@ def diagnostics(g: Gathered) -> Markup:
     return section("diagnostics", "Diagnostics", el("p", note, cls="note") if note else "", *parts)
 
 
-def chosen_figures(found: Mapping[str, list[Found]]) -> dict[Path, str]:
-    """Figures as data, the first seed of each recipe, the best recipes first, until the budget is spent."""
-    pictures: dict[Path, str] = {}
+@dataclass(frozen=True)
+class Pictures:
+    """The figures that the page holds, as data addresses, and those for which it has no room."""
+
+    shown: Mapping[Path, str]
+    left_out: frozenset[Path] = frozenset()
+
+
+def chosen_figures(found: Mapping[str, list[Found]]) -> Pictures:
+    """The first seed's figure of each recipe: a diagnostic for all recipes, or else for the best of them."""
+    rows = []
+    for row in found.values():
+        firsts = {f.group.key: f for f in reversed(row)}.values()
+        pngs = [f.png for f in sorted(firsts, key=lambda f: index_of(f.group)) if f.png and f.png.is_file()]
+        rows.append({png: data for png in pngs if (data := embedded(png)) is not None})
+    shown: dict[Path, str] = {}
     spent = 0
-    firsts = [f for row in found.values() for f in {f.group.key: f for f in reversed(row)}.values()]
-    for f in sorted(firsts, key=lambda f: int(f.group.key[1:])):
-        if f.png is None or not f.png.is_file() or (data := embedded(f.png)) is None:
-            continue
-        if spent + len(data) <= BUDGET:
-            pictures[f.png] = data
-            spent += len(data)
-    return pictures
+    for group in (*rows, *({png: data} for row in rows for png, data in row.items())):
+        cost = sum(len(data) for png, data in group.items() if png not in shown)
+        if spent + cost <= BUDGET:
+            shown |= group
+            spent += cost
+    return Pictures(shown, frozenset(png for row in rows for png in row if png not in shown))
 
 
 def embedded(path: Path) -> str | None:
-    """A PNG as a data address, written anew where that is smaller without changing a pixel; None when it is damaged."""
+    """A PNG as a data address, at most WIDEST and with a palette, the smallest way; None when it is damaged."""
     from PIL import Image
 
     try:
@@ -110,21 +126,36 @@ def embedded(path: Path) -> str | None:
             flat = Image.new("RGB", image.size, "white")
             shown = image.convert("RGBA")
             flat.paste(shown, mask=shown.getchannel("A"))
-        small = io.BytesIO()
-        flat.save(small, format="PNG", optimize=True)
+        best = min(raw, with_palette(narrowed(flat)), key=len)
+        if best is raw and flat.width > WIDEST:  # large pixels: narrowing blurs their edges into many colours
+            best = min(raw, with_palette(flat), key=len)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
-    best = min((raw, small.getvalue()), key=len)
     return "data:image/png;base64," + base64.b64encode(best).decode()
 
 
-def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool) -> Markup:
+def narrowed(image: Image) -> Image:
+    from PIL.Image import Resampling
+
+    if image.width <= WIDEST:
+        return image
+    return image.resize((WIDEST, max(1, round(image.height * WIDEST / image.width))), Resampling.LANCZOS)
+
+
+def with_palette(image: Image) -> bytes:
+    """A PNG of 256 colours; they cover the range, so that a legend's rare ones stay what they are."""
+    from PIL.Image import Dither, Quantize
+
+    small = io.BytesIO()
+    image.quantize(256, Quantize.MAXCOVERAGE, dither=Dither.NONE).save(small, format="PNG", optimize=True)
+    return small.getvalue()
+
+
+def one(name: str, row: list[Found], pictures: Pictures, several: bool) -> Markup:
     """One diagnostic over all runs that have it."""
     first = row[0].record
-    figures = [f for f in row if f.png in pictures]
-    left = sum(f.png is not None for f in row) - len(figures)
-    shown = [picture(f, pictures, several) for f in figures]
-    note = f"{counted(left, 'further figure')} beside the runs, in their folder diagnostics." if left else ""
+    figures = [f for f in row if f.png in pictures.shown]
+    shown = [picture(f, pictures.shown[f.png], several) for f in figures if f.png is not None]
     tables = [
         details(join(["Data", f": {f.group.label}, seed {f.run.seed}" if several else ""]), *data(f))
         for f in figures or row[:1]
@@ -136,21 +167,35 @@ def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool
         el("p", first["about"]),
         summary_table(first["title"], row, several),
         el("div", *shown, cls="pair" if len(shown) < 3 else "thirds") if shown else "",
-        el("p", note, cls="note") if note else "",
+        *(el("p", note, cls="note") for note in notes(row, pictures)),
         *tables,
         id=f"diagnostic-{_id(name)}",
     )
+
+
+def notes(row: list[Found], pictures: Pictures) -> list[str]:
+    """Which figures the page does not show, and where they are."""
+    made = []
+    left = [f"{f.group.label}, seed {f.run.seed}" for f in row if f.png in pictures.left_out]
+    if left:
+        more = [f"{len(left) - NAMED} more"] if len(left) > NAMED else []
+        which = f"the figure{'s' * (len(left) > 1)} of {listed([*left[:NAMED], *more])}"
+        made.append(f"Left out to keep the page light: {which}, beside the runs in their folder diagnostics.")
+    known = {f.group.key for f in row if f.png in pictures.shown or f.png in pictures.left_out}
+    seeds = [f for f in row if f.group.key in known and f.png and f.png.is_file()]
+    if further := len(seeds) - len(known):
+        made.append(f"{counted(further, 'figure')} of further seeds beside the runs, in their folder diagnostics.")
+    return made
 
 
 def _id(name: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
-def picture(f: Found, pictures: Mapping[Path, str], several: bool) -> Markup:
-    assert f.png is not None
+def picture(f: Found, data: str, several: bool) -> Markup:
     alt = str(f.record.get("alt") or f.record["title"])
     caption = el("figcaption", labelled(f.group), f", seed {f.run.seed}") if several else ""
-    return el("figure", el("img", src=pictures[f.png], alt=alt), caption, data_recipe=f.group.key)
+    return el("figure", el("img", src=data, alt=alt), caption, data_recipe=f.group.key)
 
 
 def summary_table(title: str, row: list[Found], several: bool) -> Markup:
