@@ -6,9 +6,8 @@ import base64
 import io
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, details, el, join, plain, table
 from headway.report.parts import NOTHING, counted, index_of, labelled, listed, name_of, section
 from headway.report.svg import shortened
+from headway.report.telling import Telling
 from headway.rundir import prepare_folder
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _record(path: Path) -> Mapping[str, Any] | None:
     return record if good else None
 
 
-def diagnostics(g: Gathered) -> Markup:
+def diagnostics(g: Gathered, tell: Telling) -> Markup:
     found = findings_of(g)
     if not found:
         words = shlex.join(["headway", "diagnose", str(g.runs[0].path)])
@@ -79,7 +79,7 @@ def diagnostics(g: Gathered) -> Markup:
             el("p", "None is saved beside these runs. This computes them; then make the page again:"),
             el("pre", el("code", words)),
         )
-    pictures = chosen_figures(found)
+    pictures = chosen_figures(found, tell)
     several = len({f.run.path for row in found.values() for f in row}) > 1
     parts = [one(name, row, pictures, several) for name, row in found.items()]
     lacking = [r for r in g.runs if all(f.run is not r for row in found.values() for f in row)]
@@ -99,10 +99,11 @@ class Pictures:
     left_out: frozenset[Path] = frozenset()
 
 
-def chosen_figures(found: Mapping[str, list[Found]]) -> Pictures:
+def chosen_figures(found: Mapping[str, list[Found]], tell: Telling) -> Pictures:
     """The first seed's figure of each recipe: a diagnostic for all recipes, or else for the best of them."""
     rows = []
-    for row in found.values():
+    for name, row in found.items():
+        tell.say(f"figures: {name}")
         firsts = {f.group.key: f for f in reversed(row)}.values()
         pngs = [f.png for f in sorted(firsts, key=lambda f: index_of(f.group)) if f.png and f.png.is_file()]
         rows.append({png: data for png in pngs if (data := embedded(png)) is not None})
@@ -226,20 +227,38 @@ def data(f: Found) -> list[Markup]:
     return made
 
 
-def step(say: Callable[[str], None], path: Path, done: int, name: str) -> None:
-    say(f"{path}: {name}, diagnostic {done + 1} of {len(DIAGNOSTICS)}")
+def missing(run: Entry) -> list[str]:
+    """The diagnostics that a run could have and has not, or not whole; an unfinished run can have none."""
+    folder = run.path / "diagnostics"
+    return [] if run.unfinished else [name for name in DIAGNOSTICS if _record(folder / f"{name}.json") is None]
 
 
-def diagnose(g: Gathered, say: Callable[[str], None]) -> None:
-    """Compute what is not there yet; a run whose data is gone, or that cannot be looked into, is left as it is."""
-    for run in g.runs:
-        if run.unfinished or run.failed or any((run.path / "diagnostics").glob("*.json")):
-            continue
-        say(f"diagnosing {run.path}")
+def diagnose(g: Gathered, tell: Telling) -> None:
+    """Compute what is not there yet; whatever is wrong with one run is told, and keeps no other from the page."""
+    wanted = {run: names for run in g.runs if (names := missing(run))}
+    if not wanted:
+        return
+    tell.begin("diagnosing", sum(map(len, wanted.values())))
+    before = 0
+    for run, names in wanted.items():
+        tell.at(before, f"{run.path}: {names[0]}")
         try:
-            subject = Subject.of(run.path, say)
+            diagnose_one(run.path, names, before, tell)
         except HeadwayError as error:
-            say(f"{run.path}: no diagnostics ({error})")
-            continue
-        prepare_folder(run.path / "diagnostics")
-        look(subject, list(DIAGNOSTICS), run.path / "diagnostics", partial(step, say, run.path))
+            tell.note(f"{run.path}: no further diagnostics ({error})")
+        except Exception as error:  # a fault in one diagnostic; the page shows what there is
+            tell.note(f"{run.path}: no further diagnostics ({type(error).__name__}: {error})")
+        before += len(names)
+    tell.at(before, "")
+
+
+def diagnose_one(path: Path, names: Sequence[str], before: int, tell: Telling) -> None:
+    """These diagnostics of one run, `before` steps of the whole being done already."""
+    subject = Subject.of(path, tell.say)
+    prepare_folder(path / "diagnostics")
+    looked = look(
+        subject, names, path / "diagnostics",
+        lambda done, name: tell.at(before + done, f"{path}: {name}") if name else None,
+    )  # fmt: skip
+    for name, why in looked.failed.items():
+        tell.note(f"{path}: {name} failed: {why}")

@@ -17,6 +17,7 @@ from headway.diagnostics.accuracy import curve_figures
 from headway.errors import CheckpointError, ConfigError
 from headway.experiment import check_config
 from headway.report.svg import shortened
+from headway.report.telling import SILENT, Telling
 from headway.rundir import Run, read_json
 from headway.settings import Settings
 
@@ -177,15 +178,17 @@ class Gathered:
         return [run for g in self.groups for run in g.runs]
 
 
-def gather(paths: Sequence[Path], say: Callable[[str], None] = lambda text: None) -> Gathered:
+def gather(paths: Sequence[Path], tell: Telling = SILENT) -> Gathered:
     """The runs in these folders, grouped and in order."""
     found = list(dict.fromkeys(folder for path in paths for folder in run_folders(path)))
     unique = {folder.resolve(): folder for folder in reversed(found)}  # a folder named twice is one run
     folders = [folder for folder in found if unique[folder.resolve()] == folder]
     runs = []
-    for i, folder in enumerate(folders):
-        say(f"reading {i + 1} of {len(folders)}: {folder}")
+    tell.begin("reading", len(folders))
+    for done, folder in enumerate(folders):
+        tell.at(done, str(folder))
         runs.append(read(folder))
+    tell.at(len(folders), "")
     groups = ranked(grouped(runs))
     return Gathered(tuple(groups), differences(groups))
 

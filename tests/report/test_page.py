@@ -16,7 +16,7 @@ from calling import SMALL, headway
 from report_runs import write_finding, write_run
 
 import headway as package
-from headway.report import again, findings, svg
+from headway.report import again, svg
 from headway.report.charts import COLUMNS
 from headway.report.gather import gather
 from headway.report.page import page, report
@@ -211,103 +211,6 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-# ---- diagnostics
-def test_diagnostics_are_shown_or_the_command_that_makes_them(tmp_path):
-    run = write_run(tmp_path / "a b")
-    assert shlex.join(["headway", "diagnose", str(run)]) in read([run]).text
-    write_finding(run, png=png())
-    r = read([run])
-    assert "How long the rows are." in r.text
-    assert "rows (12 of 20 rows)" in r.text
-    assert r.all("img")[0]["src"].startswith("data:image/png;base64,")
-
-
-def test_damaged_findings_and_figures_are_passed_over(tmp_path):
-    run = write_run(tmp_path / "a")
-    write_finding(run, "good", png=b"no picture")
-    write_finding(run, "elsewhere", figure="../../secret.png")
-    (run / "diagnostics" / "bad.json").write_text("{")
-    (run / "diagnostics" / "odd.json").write_text('{"title": 3}')
-    r = read([run])
-    assert r.text.count("How long the rows are.") == 2
-    assert r.all("img") == []
-
-
-def drawn(seed, size=(64, 64)):
-    """A PNG of noise, which no compression makes small."""
-    from PIL import Image
-
-    out = io.BytesIO()
-    grey = np.random.RandomState(seed).randint(0, 256, size[::-1], dtype=np.uint8)
-    Image.fromarray(grey).save(out, format="PNG")
-    return out.getvalue()
-
-
-def shown_figures(r):
-    """(recipe, diagnostic) of every picture, by their order on the page."""
-    found, name = [], None
-    for tag, attrs in r.tags:
-        name = attrs["id"].removeprefix("diagnostic-") if tag == "article" else name
-        if tag == "figure" and "data-recipe" in attrs and name:
-            found.append((attrs["data-recipe"], name))
-    return found
-
-
-def test_figures_are_left_out_diagnostic_by_diagnostic_and_by_name(tmp_path, monkeypatch):
-    for name, acc in (("fedavg", 0.5), ("moon", 0.9), ("scaffold", 0.7)):
-        run = write_run(tmp_path / name, name, accs=(acc,))
-        for diagnostic in ("a", "b", "c"):
-            write_finding(run, diagnostic, png=drawn(0))
-    size = len(findings.embedded(tmp_path / "moon" / "diagnostics" / "a.png"))
-    monkeypatch.setattr(findings, "BUDGET", 7 * size)
-    r = read([tmp_path])
-    whole = [(recipe, name) for name in "ab" for recipe in ("r0", "r1", "r2")]
-    assert shown_figures(r) == [*whole, ("r0", "c")]  # six of seven make two rows; the seventh is the best recipe's
-    assert "Left out to keep the page light: the figures of scaffold, seed 0 and fedavg, seed 0" in r.text
-    assert r.text.count("Left out") == 1
-
-
-def test_a_row_that_is_too_large_does_not_take_the_place_of_one_that_fits(tmp_path, monkeypatch):
-    for name, acc in (("fedavg", 0.5), ("moon", 0.9)):
-        run = write_run(tmp_path / name, name, accs=(acc,))
-        write_finding(run, "a", png=drawn(0, (128, 128)))  # four times the pixels of the other
-        write_finding(run, "b", png=drawn(1))
-    large, small = (len(findings.embedded(tmp_path / "moon" / "diagnostics" / f"{x}.png")) for x in "ab")
-    monkeypatch.setattr(findings, "BUDGET", 2 * small + large - 1)
-    assert shown_figures(read([tmp_path])) == [("r0", "b"), ("r1", "b")]
-
-
-def test_further_seeds_are_counted_apart_from_what_is_left_out(tmp_path):
-    for seed in range(3):
-        write_finding(write_run(tmp_path / str(seed), seed=seed), png=png())
-    r = read([tmp_path])
-    assert len(r.all("img")) == 1
-    assert "2 figures of further seeds" in r.text
-    assert "Left out" not in r.text
-
-
-def test_embedded_figures_are_small_and_true_to_their_colours(tmp_path):
-    from PIL import Image
-
-    field = np.random.RandomState(0).randint(0, 4, (600, 1800, 3)).astype(np.uint8)
-    field[..., 0] += np.linspace(0, 250, 1800).astype(np.uint8)
-    field[..., 1] += np.linspace(0, 250, 600).astype(np.uint8)[:, None]
-    field[:40, :60] = (0, 0, 255)  # a rare colour, as a legend has it
-    Image.fromarray(field).save(tmp_path / "a.png")
-    text = findings.embedded(tmp_path / "a.png")
-    assert findings.embedded(tmp_path / "a.png") == text
-    image = Image.open(io.BytesIO(base64.b64decode(text.partition(",")[2])))
-    assert (image.size, image.mode) == ((900, 300), "P")
-    shown, wanted = (np.asarray(i.convert("RGB"), dtype=int) for i in (image, Image.fromarray(field[::2, ::2])))
-    assert abs(shown - wanted)[4:16, 4:26].max() <= 8  # the rare colour
-    assert np.median(abs(shown - wanted).max(axis=2)) <= 16
-
-
-def test_a_figure_of_few_pixels_is_not_made_larger(tmp_path):
-    (tmp_path / "a.png").write_bytes(png())
-    assert len(base64.b64decode(findings.embedded(tmp_path / "a.png").partition(",")[2])) <= len(png())
-
-
 # ---- size
 def test_a_thousand_clients_and_rounds_stay_below_three_megabytes(tmp_path):
     rng = np.random.RandomState(0)
@@ -424,16 +327,6 @@ def test_overwrite_replaces_a_file_that_is_no_report():
     Path("notes.html").write_text("mine")
     assert headway("report", "a", "--out=notes.html", "--overwrite").code == 0
     assert "headway report" in Path("notes.html").read_text()
-
-
-@pytest.mark.usefixtures("_here")
-def test_diagnose_computes_what_a_run_lacks_and_shows_it(monkeypatch):
-    monkeypatch.setattr(findings, "DIAGNOSTICS", {"labels": "", "collapse": ""})
-    assert headway("run", "fedavg", *SMALL, "--out=a").code == 0
-    assert "Neural collapse" not in read([Path("a")]).text
-    assert headway("report", "a", "--diagnose").code == 0
-    assert {p.name for p in Path("a/diagnostics").glob("*.json")} == {"labels.json", "collapse.json"}
-    assert "nc1" in Path("a/report.html").read_text()
 
 
 @pytest.mark.usefixtures("_here")
