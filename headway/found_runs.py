@@ -93,15 +93,20 @@ def find(folders: Iterable[Path]) -> list[Found]:
 
 
 def run_folders(top: Path) -> list[Path]:
-    """Folders with the traces of a run; what rests inside a run, or belongs to a tracker, is no run."""
-    found = []
+    """Folders with the traces of a run; what rests inside a run, or belongs to a tracker, is no run.
+
+    A link is looked at and not followed, so that no circle is walked; those come last, after what they may lead to.
+    """
+    found, links = [], []
     for place, folders, files in os.walk(top):
         here = any(name in files for name in TRACES)
         if here:
             found.append(Path(place))
         inside = OWN_FOLDERS if here else SHARED_FOLDERS
         folders[:] = sorted(f for f in folders if f not in inside and not f.startswith("."))
-    return found
+        linked = [path for f in folders if (path := Path(place) / f).is_symlink()]
+        links += [path for path in linked if any(os.path.exists(path / name) for name in TRACES)]
+    return found + links
 
 
 def look(path: Path, name: str) -> Found:

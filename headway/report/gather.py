@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
 from headway.errors import CheckpointError, ConfigError
@@ -21,7 +22,6 @@ from headway.report.telling import SILENT, Telling
 from headway.rundir import Run, read_json
 from headway.settings import Settings
 
-DEEPEST = 3  # runs/NAME/recipe/seed-N is the farthest that a command puts a run below a folder
 NUMBERS = ("global_acc", "personal_acc", "bytes_up", "bytes_down")
 Figure = Callable[[dict[str, Any]], float | None]
 
@@ -199,18 +199,10 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise CheckpointError(f"run={path}: there is no such folder; give the --out of a run or of a comparison")
-    found = list(_below(path, DEEPEST))
+    found = [folder for folder in found_runs.run_folders(path) if (folder / "config.json").exists()]
     if not found:
         raise CheckpointError(f"run={path}: no run is in this folder; give the --out of a run or of a comparison")
     return found
-
-
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    for inside in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        if (inside / "config.json").exists():
-            yield inside
-        elif depth > 1:
-            yield from _below(inside, depth - 1)
 
 
 def read(path: Path) -> Entry:
