@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from headway.cli_help import ARGUMENTS, Command
 from headway.cli_options import out_of
 from headway.errors import ConfigError
+from headway.report.telling import Telling
 
 ARGUMENTS["runs"] = "run folders, or folders that hold runs, such as the --out of `headway compare`"
 
@@ -28,7 +26,7 @@ def report_command(
     out: str = typer.Option(None, "--out", help="the page to write [report.html in the folder given]"),
     title: str = typer.Option(None, "--title", help="the page's heading; made from the runs when not given"),
     diagnose: bool = typer.Option(
-        False, "--diagnose/--no-diagnose", help="first compute the diagnostics of runs that have none"
+        False, "--diagnose/--no-diagnose", help="first compute the diagnostics that runs lack"
     ),
     overwrite: bool = typer.Option(False, "--overwrite", help="replace a file that is not a report"),
     as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
@@ -46,30 +44,63 @@ def report_command(
     folders, place = check_some(runs), out_of(out)
     if title is not None and not title.strip():
         raise ConfigError(f"title={title!r}: it is empty; give a title, or leave it out")
-    with telling(quiet or as_json) as say:
-        place, g = page.prepared(folders, place, overwrite, say)
+    told = Told(Console(stderr=True), quiet or as_json)
+    try:
+        place, g = page.prepared(folders, place, overwrite, told)
         if diagnose:
-            findings.diagnose(g, say)
-        write_atomic(place, page.page(g, title, say))
+            findings.diagnose(g, told)
+        write_atomic(place, page.page(g, title, told))
+    finally:
+        told.end()
     facts: dict[str, Any] = page.record(place, g)
     words = f"{place}: {len(g.runs)} run{'s' * (len(g.runs) != 1)}, {facts['bytes'] / 1e6:.2f} MB"
     emit(as_json, facts, lambda c: c.print(words, markup=False))
 
 
-@contextmanager
-def telling(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What is being done: one line that changes on a terminal; elsewhere plain lines, at most one a second."""
-    console = Console(stderr=True, quiet=quiet)
-    last = time.monotonic()
+class Told(Telling):
+    """A bar over the steps on a terminal; elsewhere plain lines, at most one a second, and every note."""
 
-    def say(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= 1:
-            last = time.monotonic()
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    def __init__(self, console: Console, quiet: bool) -> None:
+        from headway.progress import Bar, progress_for
 
-    if not console.is_terminal or quiet:
-        yield say
-        return
-    with console.status("report") as status:
-        yield lambda text: status.update(escape(text))
+        self.console, self.progress = console, progress_for(console, quiet)
+        self.live, self.quiet = isinstance(self.progress, Bar), quiet
+        self._what, self._total, self._last = "", 0, time.monotonic()
+
+    def begin(self, what: str, total: int) -> None:
+        self.end()
+        self._what, self._total = what, total
+        if self.live:
+            self.progress.begin(what, 0, total)
+
+    def at(self, done: int, name: str) -> None:
+        if self.live:
+            self.progress.round({"round": done, "global_acc": None, "personal_acc": None})
+            self.progress.say(name)
+        elif name:
+            self._line(f"{self._what} {done + 1} of {self._total}: {name}")
+
+    def say(self, text: str) -> None:
+        if self.live:
+            self.progress.say(text)
+        else:
+            self._line(f"{self._what}: {text}")
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            self._print(text)
+
+    def end(self) -> None:
+        """The terminal is free again."""
+        if self.live:
+            self.progress.end()
+
+    def _line(self, text: str) -> None:
+        now = time.monotonic()
+        if not self.quiet and now - self._last >= 1:
+            self._last = now
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        shown = "".join(c if c.isprintable() else "?" for c in text)
+        self.console.print(shown, markup=False, highlight=False, soft_wrap=True)

@@ -49,7 +49,8 @@ def runs_command(
     found = work.in_order(found, sort) if sort or not diff else as_named(found, named_runs(given))
     if diff:
         table = work.difference(found)
-        rows = [{"what": key, **dict(zip(table["runs"], values, strict=True))}
+        header = headings(["what", *table["runs"]])
+        rows = [dict(zip(header, [key, *values], strict=True))
                 for part in ("settings", "figures") for key, values in table[part].items()]  # fmt: skip
         save(place, rows)
         emit(as_json, table, lambda c: print_difference(c, table, place))
@@ -71,7 +72,8 @@ def runs_command(
 def named_runs(given: Sequence[Path]) -> list[Path]:
     """What --diff compares: folders as they stand, or names as a list of runs/ or of the first folder shows them."""
     first, rest = (given[0], given[1:]) if given else (Path("runs"), [])
-    if rest and first.is_dir() and not (first / "config.json").exists():
+    holds = any((first / p).is_dir() for p in rest)
+    if holds and not (first / "config.json").exists():
         return [first / p if (first / p).is_dir() else p for p in rest]
     return [p if p.is_dir() or not (Path("runs") / p).is_dir() else Path("runs") / p for p in given]
 
@@ -109,6 +111,14 @@ def save(place: Path | None, rows: Sequence[dict[str, Any]]) -> None:
 
     if place:
         write_atomic(place, csv_text([{safe(str(k)): v for k, v in row.items()} for row in rows]))
+
+
+def headings(names: Sequence[str]) -> list[str]:
+    """Names that a CSV file can have beside each other: safe for spreadsheets, and each once."""
+    taken: list[str] = []
+    for name in map(safe, names):
+        taken.append(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(names) + 2))) if n not in taken))
+    return taken
 
 
 def safe(text: str) -> str:

@@ -7,8 +7,9 @@ import math
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Found:
     """One run directory as it stands: finished, running, unfinished, failed or damaged."""
 
     path: Path
-    name: str  # as it is called from the folder that was searched
+    name: str  # as it is called from the folder that was searched; with that folder where two would share it
     state: str
     reason: str | None = None  # why it failed, or what is damaged
     values: Mapping[str, Any] = field(default_factory=dict)  # facts, figures and settings by name
@@ -89,19 +90,26 @@ def find(folders: Iterable[Path]) -> list[Found]:
         for path in run_folders(folder):
             name = str(folder) if path == folder else str(path.relative_to(folder))
             seen.setdefault(path.resolve(), look(path, name))
-    return sorted(seen.values(), key=lambda f: (str(f["started"] or ""), f.name))
+    names = Counter(f.name for f in seen.values())  # two comparisons both have a fedavg/seed-0
+    apart = [f if names[f.name] == 1 else replace(f, name=str(f.path)) for f in seen.values()]
+    return sorted(apart, key=lambda f: (str(f["started"] or ""), f.name))
 
 
 def run_folders(top: Path) -> list[Path]:
-    """Folders with the traces of a run; what rests inside a run, or belongs to a tracker, is no run."""
-    found = []
+    """Folders with the traces of a run; what rests inside a run, or belongs to a tracker, is no run.
+
+    A link is looked at and not followed, so that no circle is walked; those come last, after what they may lead to.
+    """
+    found, links = [], []
     for place, folders, files in os.walk(top):
         here = any(name in files for name in TRACES)
         if here:
             found.append(Path(place))
         inside = OWN_FOLDERS if here else SHARED_FOLDERS
         folders[:] = sorted(f for f in folders if f not in inside and not f.startswith("."))
-    return found
+        linked = [path for f in folders if (path := Path(place) / f).is_symlink()]
+        links += [path for path in linked if any(os.path.exists(path / name) for name in TRACES)]
+    return found + links
 
 
 def look(path: Path, name: str) -> Found:

@@ -286,6 +286,29 @@ def test_diff_takes_names_of_the_list_in_the_order_given(top, tmp_path):
     assert read_csv(tmp_path / "d.csv")[0] == ["what", "runs/avg", "runs/scaffold"]
 
 
+def test_runs_of_one_name_in_two_folders_are_told_apart(top, tmp_path):
+    for name in ("x", "y"):
+        shutil.copytree(top / "avg", tmp_path / name / "fedavg" / "seed-0")
+    edit(tmp_path / "y" / "fedavg" / "seed-0" / "config.json", started="2999-01-01T00:00:00+00:00")
+    both = ["x/fedavg/seed-0", "y/fedavg/seed-0"]
+    for words in (["x", "y"], ["--diff", "x", "y"]):
+        end = headway("runs", *words, "--csv", "d.csv", "--json")
+        told = end.json["runs"] if "--diff" in words else [row["run"] for row in end.json]
+        assert told == both
+    assert read_csv(tmp_path / "d.csv")[0] == ["what", *both]
+    assert headway("runs", "x", "y", "--metrics", "--csv", "m.csv").code == 0
+    assert {row[0] for row in read_csv(tmp_path / "m.csv")[1:]} == set(both)
+    assert [run["run"] for run in headway("runs", "x", "runs/avg", "--json").json] == ["fedavg/seed-0", "runs/avg"]
+
+
+def test_a_run_called_as_the_first_column_has_a_column_of_its_own(top, tmp_path):
+    shutil.copytree(top / "avg", tmp_path / "what")
+    assert headway("runs", "--diff", "what", "runs/avg", "--csv", "d.csv").code == 0
+    header, *rows = read_csv(tmp_path / "d.csv")
+    assert header == ["what", "what-2", "runs/avg"]
+    assert ["state", "finished", "finished"] in rows
+
+
 def test_diff_of_a_run_with_its_copy_says_the_same(top):
     shutil.copytree(top / "avg", top / "again")
     end = headway("runs", "--diff", "avg", "again")

@@ -12,8 +12,11 @@ from headway.report.gather import Entry, Gathered
 from headway.report.markup import Markup, details, el, join, table
 from headway.report.parts import NOTHING, counted, listed, name_of, section
 from headway.settings import Settings
+from headway.tuning import LAYOUTS
 
-WAYS = {"device": "cpu", "threads": 1, "engine": "local", "store": "auto"}  # options that differ from these are named
+WAYS = {  # options that differ from these are named
+    "device": "cpu", "threads": 1, "engine": "local", "address": None, "store": "auto",
+}  # fmt: skip
 
 
 def command(run: Entry) -> str:
@@ -22,10 +25,25 @@ def command(run: Entry) -> str:
     for name, value in run.config["settings"].items():
         if name in Settings.model_fields and value != Settings.model_fields[name].default:
             words += spelled(name, value)
+    options = run.config["options"]
     for name, usual in WAYS.items():
-        if (value := run.config["options"].get(name, usual)) != usual:
+        if (value := options.get(name, usual)) != usual:
             words += [f"--{name}", str(value)]
+    words += ["--tune"] * tuned(run)
+    if watched := names_in(options.get("watch")):
+        words += ["--watch", ",".join(watched)]
+    for tracker in names_in(options.get("track")):
+        words += ["--track", tracker]
     return shlex.join(words)
+
+
+def tuned(run: Entry) -> bool:
+    """Whether --tune chose another layout of images than the usual one, on which the last bits depend."""
+    return bool(run.config["options"].get("layout") == LAYOUTS[1])
+
+
+def names_in(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(name) for name in value] if isinstance(value, list) else []
 
 
 def spelled(name: str, value: Any) -> list[str]:
@@ -114,6 +132,9 @@ def commands(g: Gathered) -> Markup:
         ),
         cls="note",
     )
+    if any(tuned(run) for run in g.runs):
+        words = "--tune chooses again: the faster layout of images was channels_last, and the last bits depend on it."
+        note = join([note, el("p", words, cls="note")])
     title = "Commands to run it again"
     return (
         join([el("h3", title), note, *blocks])

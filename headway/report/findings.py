@@ -6,11 +6,10 @@ import base64
 import io
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.diagnostics.catalogue import DIAGNOSTICS
 from headway.diagnostics.looking import look
@@ -18,11 +17,17 @@ from headway.diagnostics.subject import Subject
 from headway.errors import HeadwayError
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, details, el, join, plain, table
-from headway.report.parts import NOTHING, counted, labelled, name_of, section
+from headway.report.parts import NOTHING, counted, index_of, labelled, listed, name_of, section
 from headway.report.svg import shortened
+from headway.report.telling import Telling
 from headway.rundir import prepare_folder
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 BUDGET = 2_000_000  # characters of all figures together: the page stays light enough to be sent by mail
+WIDEST = 900  # pixels of a figure, more than its place on the page has
+NAMED = 12  # figures left out that are told by name
 ROWS, COLUMNS = 12, 12  # of a table
 
 
@@ -64,7 +69,7 @@ def _record(path: Path) -> Mapping[str, Any] | None:
     return record if good else None
 
 
-def diagnostics(g: Gathered) -> Markup:
+def diagnostics(g: Gathered, tell: Telling) -> Markup:
     found = findings_of(g)
     if not found:
         words = shlex.join(["headway", "diagnose", str(g.runs[0].path)])
@@ -74,7 +79,7 @@ def diagnostics(g: Gathered) -> Markup:
             el("p", "None is saved beside these runs. This computes them; then make the page again:"),
             el("pre", el("code", words)),
         )
-    pictures = chosen_figures(found)
+    pictures = chosen_figures(found, tell)
     several = len({f.run.path for row in found.values() for f in row}) > 1
     parts = [one(name, row, pictures, several) for name, row in found.items()]
     lacking = [r for r in g.runs if all(f.run is not r for row in found.values() for f in row)]
@@ -86,22 +91,34 @@ def diagnostics(g: Gathered) -> Markup:
     return section("diagnostics", "Diagnostics", el("p", note, cls="note") if note else "", *parts)
 
 
-def chosen_figures(found: Mapping[str, list[Found]]) -> dict[Path, str]:
-    """Figures as data, the first seed of each recipe, the best recipes first, until the budget is spent."""
-    pictures: dict[Path, str] = {}
+@dataclass(frozen=True)
+class Pictures:
+    """The figures that the page holds, as data addresses, and those for which it has no room."""
+
+    shown: Mapping[Path, str]
+    left_out: frozenset[Path] = frozenset()
+
+
+def chosen_figures(found: Mapping[str, list[Found]], tell: Telling) -> Pictures:
+    """The first seed's figure of each recipe: a diagnostic for all recipes, or else for the best of them."""
+    rows = []
+    for name, row in found.items():
+        tell.say(f"figures: {name}")
+        firsts = {f.group.key: f for f in reversed(row)}.values()
+        pngs = [f.png for f in sorted(firsts, key=lambda f: index_of(f.group)) if f.png and f.png.is_file()]
+        rows.append({png: data for png in pngs if (data := embedded(png)) is not None})
+    shown: dict[Path, str] = {}
     spent = 0
-    firsts = [f for row in found.values() for f in {f.group.key: f for f in reversed(row)}.values()]
-    for f in sorted(firsts, key=lambda f: int(f.group.key[1:])):
-        if f.png is None or not f.png.is_file() or (data := embedded(f.png)) is None:
-            continue
-        if spent + len(data) <= BUDGET:
-            pictures[f.png] = data
-            spent += len(data)
-    return pictures
+    for group in (*rows, *({png: data} for row in rows for png, data in row.items())):
+        cost = sum(len(data) for png, data in group.items() if png not in shown)
+        if spent + cost <= BUDGET:
+            shown |= group
+            spent += cost
+    return Pictures(shown, frozenset(png for row in rows for png in row if png not in shown))
 
 
 def embedded(path: Path) -> str | None:
-    """A PNG as a data address, written anew where that is smaller without changing a pixel; None when it is damaged."""
+    """A PNG as a data address, at most WIDEST and with a palette, the smallest way; None when it is damaged."""
     from PIL import Image
 
     try:
@@ -110,21 +127,36 @@ def embedded(path: Path) -> str | None:
             flat = Image.new("RGB", image.size, "white")
             shown = image.convert("RGBA")
             flat.paste(shown, mask=shown.getchannel("A"))
-        small = io.BytesIO()
-        flat.save(small, format="PNG", optimize=True)
+        best = min(raw, with_palette(narrowed(flat)), key=len)
+        if best is raw and flat.width > WIDEST:  # large pixels: narrowing blurs their edges into many colours
+            best = min(raw, with_palette(flat), key=len)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
-    best = min((raw, small.getvalue()), key=len)
     return "data:image/png;base64," + base64.b64encode(best).decode()
 
 
-def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool) -> Markup:
+def narrowed(image: Image) -> Image:
+    from PIL.Image import Resampling
+
+    if image.width <= WIDEST:
+        return image
+    return image.resize((WIDEST, max(1, round(image.height * WIDEST / image.width))), Resampling.LANCZOS)
+
+
+def with_palette(image: Image) -> bytes:
+    """A PNG of 256 colours; they cover the range, so that a legend's rare ones stay what they are."""
+    from PIL.Image import Dither, Quantize
+
+    small = io.BytesIO()
+    image.quantize(256, Quantize.MAXCOVERAGE, dither=Dither.NONE).save(small, format="PNG", optimize=True)
+    return small.getvalue()
+
+
+def one(name: str, row: list[Found], pictures: Pictures, several: bool) -> Markup:
     """One diagnostic over all runs that have it."""
     first = row[0].record
-    figures = [f for f in row if f.png in pictures]
-    left = sum(f.png is not None for f in row) - len(figures)
-    shown = [picture(f, pictures, several) for f in figures]
-    note = f"{counted(left, 'further figure')} beside the runs, in their folder diagnostics." if left else ""
+    figures = [f for f in row if f.png in pictures.shown]
+    shown = [picture(f, pictures.shown[f.png], several) for f in figures if f.png is not None]
     tables = [
         details(join(["Data", f": {f.group.label}, seed {f.run.seed}" if several else ""]), *data(f))
         for f in figures or row[:1]
@@ -136,21 +168,35 @@ def one(name: str, row: list[Found], pictures: Mapping[Path, str], several: bool
         el("p", first["about"]),
         summary_table(first["title"], row, several),
         el("div", *shown, cls="pair" if len(shown) < 3 else "thirds") if shown else "",
-        el("p", note, cls="note") if note else "",
+        *(el("p", note, cls="note") for note in notes(row, pictures)),
         *tables,
         id=f"diagnostic-{_id(name)}",
     )
+
+
+def notes(row: list[Found], pictures: Pictures) -> list[str]:
+    """Which figures the page does not show, and where they are."""
+    made = []
+    left = [f"{f.group.label}, seed {f.run.seed}" for f in row if f.png in pictures.left_out]
+    if left:
+        more = [f"{len(left) - NAMED} more"] if len(left) > NAMED else []
+        which = f"the figure{'s' * (len(left) > 1)} of {listed([*left[:NAMED], *more])}"
+        made.append(f"Left out to keep the page light: {which}, beside the runs in their folder diagnostics.")
+    known = {f.group.key for f in row if f.png in pictures.shown or f.png in pictures.left_out}
+    seeds = [f for f in row if f.group.key in known and f.png and f.png.is_file()]
+    if further := len(seeds) - len(known):
+        made.append(f"{counted(further, 'figure')} of further seeds beside the runs, in their folder diagnostics.")
+    return made
 
 
 def _id(name: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
-def picture(f: Found, pictures: Mapping[Path, str], several: bool) -> Markup:
-    assert f.png is not None
+def picture(f: Found, data: str, several: bool) -> Markup:
     alt = str(f.record.get("alt") or f.record["title"])
     caption = el("figcaption", labelled(f.group), f", seed {f.run.seed}") if several else ""
-    return el("figure", el("img", src=pictures[f.png], alt=alt), caption, data_recipe=f.group.key)
+    return el("figure", el("img", src=data, alt=alt), caption, data_recipe=f.group.key)
 
 
 def summary_table(title: str, row: list[Found], several: bool) -> Markup:
@@ -181,20 +227,38 @@ def data(f: Found) -> list[Markup]:
     return made
 
 
-def step(say: Callable[[str], None], path: Path, done: int, name: str) -> None:
-    say(f"{path}: {name}, diagnostic {done + 1} of {len(DIAGNOSTICS)}")
+def missing(run: Entry) -> list[str]:
+    """The diagnostics that a run could have and has not, or not whole; an unfinished run can have none."""
+    folder = run.path / "diagnostics"
+    return [] if run.unfinished else [name for name in DIAGNOSTICS if _record(folder / f"{name}.json") is None]
 
 
-def diagnose(g: Gathered, say: Callable[[str], None]) -> None:
-    """Compute what is not there yet; a run whose data is gone, or that cannot be looked into, is left as it is."""
-    for run in g.runs:
-        if run.unfinished or run.failed or any((run.path / "diagnostics").glob("*.json")):
-            continue
-        say(f"diagnosing {run.path}")
+def diagnose(g: Gathered, tell: Telling) -> None:
+    """Compute what is not there yet; whatever is wrong with one run is told, and keeps no other from the page."""
+    wanted = {run: names for run in g.runs if (names := missing(run))}
+    if not wanted:
+        return
+    tell.begin("diagnosing", sum(map(len, wanted.values())))
+    before = 0
+    for run, names in wanted.items():
+        tell.at(before, f"{run.path}: {names[0]}")
         try:
-            subject = Subject.of(run.path, say)
+            diagnose_one(run.path, names, before, tell)
         except HeadwayError as error:
-            say(f"{run.path}: no diagnostics ({error})")
-            continue
-        prepare_folder(run.path / "diagnostics")
-        look(subject, list(DIAGNOSTICS), run.path / "diagnostics", partial(step, say, run.path))
+            tell.note(f"{run.path}: no further diagnostics ({error})")
+        except Exception as error:  # a fault in one diagnostic; the page shows what there is
+            tell.note(f"{run.path}: no further diagnostics ({type(error).__name__}: {error})")
+        before += len(names)
+    tell.at(before, "")
+
+
+def diagnose_one(path: Path, names: Sequence[str], before: int, tell: Telling) -> None:
+    """These diagnostics of one run, `before` steps of the whole being done already."""
+    subject = Subject.of(path, tell.say)
+    prepare_folder(path / "diagnostics")
+    looked = look(
+        subject, names, path / "diagnostics",
+        lambda done, name: tell.at(before + done, f"{path}: {name}") if name else None,
+    )  # fmt: skip
+    for name, why in looked.failed.items():
+        tell.note(f"{path}: {name} failed: {why}")

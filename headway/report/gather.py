@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
 from headway.errors import CheckpointError, ConfigError
 from headway.experiment import check_config
 from headway.report.svg import shortened
+from headway.report.telling import SILENT, Telling
 from headway.rundir import Run, read_json
 from headway.settings import Settings
 
-DEEPEST = 3  # runs/NAME/recipe/seed-N is the farthest that a command puts a run below a folder
 NUMBERS = ("global_acc", "personal_acc", "bytes_up", "bytes_down")
 Figure = Callable[[dict[str, Any]], float | None]
 
@@ -177,15 +178,17 @@ class Gathered:
         return [run for g in self.groups for run in g.runs]
 
 
-def gather(paths: Sequence[Path], say: Callable[[str], None] = lambda text: None) -> Gathered:
+def gather(paths: Sequence[Path], tell: Telling = SILENT) -> Gathered:
     """The runs in these folders, grouped and in order."""
     found = list(dict.fromkeys(folder for path in paths for folder in run_folders(path)))
     unique = {folder.resolve(): folder for folder in reversed(found)}  # a folder named twice is one run
     folders = [folder for folder in found if unique[folder.resolve()] == folder]
     runs = []
-    for i, folder in enumerate(folders):
-        say(f"reading {i + 1} of {len(folders)}: {folder}")
+    tell.begin("reading", len(folders))
+    for done, folder in enumerate(folders):
+        tell.at(done, str(folder))
         runs.append(read(folder))
+    tell.at(len(folders), "")
     groups = ranked(grouped(runs))
     return Gathered(tuple(groups), differences(groups))
 
@@ -196,18 +199,10 @@ def run_folders(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise CheckpointError(f"run={path}: there is no such folder; give the --out of a run or of a comparison")
-    found = list(_below(path, DEEPEST))
+    found = [folder for folder in found_runs.run_folders(path) if (folder / "config.json").exists()]
     if not found:
         raise CheckpointError(f"run={path}: no run is in this folder; give the --out of a run or of a comparison")
     return found
-
-
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    for inside in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        if (inside / "config.json").exists():
-            yield inside
-        elif depth > 1:
-            yield from _below(inside, depth - 1)
 
 
 def read(path: Path) -> Entry:

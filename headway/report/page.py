@@ -16,6 +16,7 @@ from headway.report.gather import Gathered, gather
 from headway.report.markup import Markup, el
 from headway.report.parts import counted, listed
 from headway.report.stats import verdicts
+from headway.report.telling import SILENT, Telling
 from headway.rundir import prepare_folder
 from headway.values import write_atomic
 
@@ -31,11 +32,6 @@ CONTENTS = {
     "partition": "Data",
     "origin": "How it was made",
 }
-Say = Callable[[str], None]
-
-
-def silent(text: str) -> None:
-    """Nobody wants to hear it."""
 
 
 def report(
@@ -45,23 +41,25 @@ def report(
     title: str | None = None,
     diagnose: bool = False,
     overwrite: bool = False,
-    say: Say = silent,
+    tell: Telling = SILENT,
 ) -> Path:
     """Write the page of these runs; without `out` into the one folder given, or here."""
-    place, g = prepared(paths, out, overwrite, say)
+    place, g = prepared(paths, out, overwrite, tell)
     if diagnose:
-        findings.diagnose(g, say)
-    write_atomic(place, page(g, title, say))
+        findings.diagnose(g, tell)
+    write_atomic(place, page(g, title, tell))
     return place
 
 
-def prepared(paths: Sequence[Path | str], out: Path | str | None, overwrite: bool, say: Say) -> tuple[Path, Gathered]:
+def prepared(
+    paths: Sequence[Path | str], out: Path | str | None, overwrite: bool, tell: Telling
+) -> tuple[Path, Gathered]:
     """Where the page goes and what it shows; whatever is wrong is said before any work."""
     folders = [Path(p) for p in paths]
     place = Path(out) if out is not None else (folders[0] if len(folders) == 1 else Path()) / "report.html"
     if out is not None:
         check_place(place, overwrite)
-    g = gather(folders, say)
+    g = gather(folders, tell)
     check_place(place, overwrite)
     prepare_folder(place.parent)
     return place, g
@@ -86,7 +84,7 @@ def check_place(place: Path, overwrite: bool) -> None:
         )
 
 
-def page(g: Gathered, title: str | None = None, say: Say = silent) -> str:
+def page(g: Gathered, title: str | None = None, tell: Telling = SILENT) -> str:
     """The whole page as text; the same runs give the same bytes."""
     style, script = asset("page.css"), asset("page.js")
     tests = verdicts(g)
@@ -97,13 +95,15 @@ def page(g: Gathered, title: str | None = None, say: Say = silent) -> str:
         "clients": lambda: results.clients(g),
         "cost": lambda: cost.cost(g),
         "recipes": lambda: background.recipes(g),
-        "diagnostics": lambda: findings.diagnostics(g),
+        "diagnostics": lambda: findings.diagnostics(g, tell),
         "partition": lambda: background.partitions(g),
         "origin": lambda: again.origin(g),
     }
-    for i, (name, make) in enumerate(sections.items()):
-        say(f"writing {i + 1} of {len(sections)}: {CONTENTS[name]}")
+    tell.begin("writing", len(sections))
+    for done, (name, make) in enumerate(sections.items()):
+        tell.at(done, CONTENTS[name])
         made.append(make())
+    tell.at(len(sections), "")
     heading = title or default_title(g)
     links = [el("li", el("a", words, href=f"#{name}")) for name, words in CONTENTS.items()]
     head = el(

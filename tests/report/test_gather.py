@@ -6,6 +6,7 @@ import pytest
 from report_runs import write_run
 
 from headway.errors import CheckpointError
+from headway.found_runs import find
 from headway.report.gather import gather, run_folders
 from headway.report.measures import changes, curve, reached, spread, targets_of, thin
 
@@ -109,6 +110,32 @@ def test_what_holds_no_run_is_refused(tmp_path):
     run = write_run(tmp_path / "a", accs=(), finished=False)
     with pytest.raises(CheckpointError, match="has not ended a single round"):
         gather([run])
+
+
+def test_runs_are_found_however_deep_they_lie(tmp_path):
+    deep = write_run(tmp_path / "reproduce" / "ccvr" / "runs" / "fedavg" / "seed-3")
+    write_run(tmp_path / "near")
+    for inside in ("near/calibrated/x", "mlflow/1/a", ".hidden/b"):  # a run's own, a tracker's, nobody's business
+        write_run(tmp_path / inside)
+    assert run_folders(tmp_path) == [tmp_path / "near", deep]
+    assert run_folders(tmp_path) == [f.path for f in sorted(find([tmp_path]), key=lambda f: f.path)]
+
+
+def test_links_are_neither_followed_in_circles_nor_lost(tmp_path):
+    run = write_run(tmp_path / "elsewhere" / "run")
+    top = tmp_path / "runs"
+    write_run(top / "a")
+    (top / "circle").symlink_to(top, target_is_directory=True)
+    (top / "z").symlink_to(run, target_is_directory=True)
+    (top / "again").symlink_to(top / "a", target_is_directory=True)
+    assert [r.path for r in gather([top]).runs] == [top / "a", top / "z"]
+    assert {f.name for f in find([top])} == {"a", "z"}
+
+
+def test_what_a_run_lost_its_config_from_is_passed_over(tmp_path):
+    write_run(tmp_path / "a")
+    (write_run(tmp_path / "b") / "config.json").unlink()
+    assert run_folders(tmp_path) == [tmp_path / "a"]
 
 
 # ---- measures

@@ -16,7 +16,7 @@ from calling import SMALL, headway
 from report_runs import write_finding, write_run
 
 import headway as package
-from headway.report import again, findings, svg
+from headway.report import again, svg
 from headway.report.charts import COLUMNS
 from headway.report.gather import gather
 from headway.report.page import page, report
@@ -211,39 +211,6 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-# ---- diagnostics
-def test_diagnostics_are_shown_or_the_command_that_makes_them(tmp_path):
-    run = write_run(tmp_path / "a b")
-    assert shlex.join(["headway", "diagnose", str(run)]) in read([run]).text
-    write_finding(run, png=png())
-    r = read([run])
-    assert "How long the rows are." in r.text
-    assert "rows (12 of 20 rows)" in r.text
-    assert r.all("img")[0]["src"].startswith("data:image/png;base64,")
-
-
-def test_damaged_findings_and_figures_are_passed_over(tmp_path):
-    run = write_run(tmp_path / "a")
-    write_finding(run, "good", png=b"no picture")
-    write_finding(run, "elsewhere", figure="../../secret.png")
-    (run / "diagnostics" / "bad.json").write_text("{")
-    (run / "diagnostics" / "odd.json").write_text('{"title": 3}')
-    r = read([run])
-    assert r.text.count("How long the rows are.") == 2
-    assert r.all("img") == []
-
-
-def test_figures_stop_at_their_budget_the_best_recipe_first(tmp_path, monkeypatch):
-    for name, acc in (("fedavg", 0.5), ("moon", 0.9)):
-        write_finding(write_run(tmp_path / name, name, accs=(acc,)), png=png())
-    size = len(findings.embedded(tmp_path / "moon" / "diagnostics" / "norms.png"))
-    monkeypatch.setattr(findings, "BUDGET", size)
-    r = read([tmp_path])
-    assert len(r.all("img")) == 1
-    assert next(a for a in r.all("figure") if "data-recipe" in a)["data-recipe"] == "r0"
-    assert "1 further figure" in r.text
-
-
 # ---- size
 def test_a_thousand_clients_and_rounds_stay_below_three_megabytes(tmp_path):
     rng = np.random.RandomState(0)
@@ -273,6 +240,39 @@ def test_the_command_repeats_the_run_byte_for_byte(tmp_path, monkeypatch):
     assert headway(*again_words[1:], "--quiet", "--out=c").code == 0
     for name in ("metrics.jsonl", "model.safetensors", "partition.json"):
         assert Path("a b", name).read_bytes() == Path("c", name).read_bytes()
+
+
+def with_options(path, **options):
+    run = write_run(path)
+    config = json.loads((run / "config.json").read_text())
+    config["options"] |= options
+    (run / "config.json").write_text(json.dumps(config))
+    return gather([run])
+
+
+def test_the_command_says_how_the_run_was_carried_out(tmp_path):
+    whole = with_options(
+        tmp_path / "a", engine="ray", address="head:6379", layout="channels_last", watch=["norms", "drift"],
+        track=["tensorboard", "mlflow"], threads=2,
+    )  # fmt: skip
+    words = again.command(whole.runs[0])
+    assert words.endswith(
+        "--threads 2 --engine ray --address head:6379 --tune --watch norms,drift --track tensorboard --track mlflow"
+    )
+    assert "the faster layout of images was channels_last" in Reader(page(whole)).text
+    plain = with_options(tmp_path / "b", layout="channels_first")
+    assert again.command(plain.runs[0]) == "headway run fedavg --clients 3 --rounds 2"
+    assert "layout of images was" not in Reader(page(plain)).text
+    odd = with_options(tmp_path / "c", watch="norms", track=None, address=None, layout=3)
+    assert again.command(odd.runs[0]).endswith("--rounds 2 --watch norms")
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_command_of_a_watched_run_writes_the_same_watch():
+    assert headway("run", "fedavg", *SMALL, "--watch=norms,drift", "--out=a").code == 0
+    words = shlex.split(again.command(gather([Path("a")]).runs[0]))
+    assert headway(*words[1:], "--quiet", "--out=b").code == 0
+    assert Path("a/watch.jsonl").read_bytes() == Path("b/watch.jsonl").read_bytes()
 
 
 def test_objects_handed_over_in_python_are_told_from_names(tmp_path):
@@ -360,16 +360,6 @@ def test_overwrite_replaces_a_file_that_is_no_report():
     Path("notes.html").write_text("mine")
     assert headway("report", "a", "--out=notes.html", "--overwrite").code == 0
     assert "headway report" in Path("notes.html").read_text()
-
-
-@pytest.mark.usefixtures("_here")
-def test_diagnose_computes_what_a_run_lacks_and_shows_it(monkeypatch):
-    monkeypatch.setattr(findings, "DIAGNOSTICS", {"labels": "", "collapse": ""})
-    assert headway("run", "fedavg", *SMALL, "--out=a").code == 0
-    assert "Neural collapse" not in read([Path("a")]).text
-    assert headway("report", "a", "--diagnose").code == 0
-    assert {p.name for p in Path("a/diagnostics").glob("*.json")} == {"labels.json", "collapse.json"}
-    assert "nc1" in Path("a/report.html").read_text()
 
 
 @pytest.mark.usefixtures("_here")
