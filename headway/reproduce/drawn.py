@@ -70,8 +70,9 @@ class Made:
             "folder": str(self.folder),
             "ran": dict(self.ran),
             "runs": [
-                {"method": c.method, "partition": c.partition, "data": c.data, "epochs": c.cell.settings.epochs,
-                 "paper": c.cell.row.mean, "ours": c.acc, "stages": dict(c.stages), "run": str(c.run.path)}
+                {"method": c.method, "partition": c.partition, "data": c.cell.settings.data,
+                 "epochs": c.cell.settings.epochs, "paper": c.cell.row.mean, "ours": c.acc, "stages": dict(c.stages),
+                 "run": str(c.run.path)}
                 | {key: c.run.summary[key] for key in ("global_acc", "failed")}
                 for c in self.curves
             ],
@@ -130,7 +131,7 @@ def reproduce_figure(
     missing: dict[str, str] = {}
     curves: list[Curve] = []
     for number, cell in enumerate(cells, 1):
-        data, label = cell.settings.data, f"{cell.row.method}, {cell.row.partition}, {cell.settings.data}"
+        data, label = cell.settings.data, f"{cell.row.method}, {cell.row.partition}, {cell.row.dataset}"
         options.progress.say(f"training {number} of {len(cells)}: {cell.training}, {cell.settings.partition}")
         place = out / "runs" / "-".join((work.folder_of(cell), *watch))
         make = makers.setdefault(data, same_data(options))

@@ -88,8 +88,10 @@ class Preset:
         """The trainings of the figure, or of the rows that are asked for; what `changes` make equal is one."""
         counted = {"rounds": 1} if self.diagnostics == ("labels",) else {}  # no training changes who holds what
         made = plan.cells(plan.chosen(self.rows(), words), scale, counted | dict(changes))
-        alike = {(folder_of(cell), cell.calibration, cell.personalisation): cell for cell in reversed(made)}
-        return list(alike.values())[::-1]
+        alike: dict[tuple[str | None, ...], plan.Cell] = {}
+        for cell in made:
+            alike.setdefault((folder_of(cell), cell.calibration, cell.personalisation), cell)
+        return list(alike.values())
 
 
 FIGURES = {

@@ -25,6 +25,11 @@ DIMENSION = r"\bd=(\d+)"
 VARIED = ("method", "partition", "data", "epochs")
 
 
+def changed(ran: Any, paper: Any) -> str:
+    """What was run, and what it stands for where --set changed it: scenes of the paper stay apart."""
+    return f"{ran}" if ran == paper else f"{ran} for {paper}"
+
+
 @dataclass(frozen=True)
 class Curve:
     """One run of a figure, and what was seen in it."""
@@ -43,15 +48,15 @@ class Curve:
     def partition(self) -> str:
         """As the paper writes it, without the guards of its code."""
         row, ran = self.cell.row, self.cell.settings.partition
-        return row.partition if ran == partition_of(row) else ran
+        return row.partition if ran == partition_of(row) else changed(ran, row.partition)
 
     @property
     def data(self) -> str:
-        return self.cell.settings.data
+        return changed(self.cell.settings.data, self.cell.row.dataset)
 
     @property
     def epochs(self) -> str:
-        return f"{self.cell.settings.epochs} epochs"
+        return f"epochs={changed(self.cell.settings.epochs, self.cell.row.epochs)}"
 
     @property
     def watched(self) -> list[dict[str, Any]]:
@@ -123,8 +128,8 @@ def watched(curves: Sequence[Curve], measures: Mapping[str, tuple[str, Mapping[s
 
 
 def value_of(row: Mapping[str, Any], column: str) -> Any:
-    first, *others = parts = [row.get(part) for part in column.split("-")]
-    return first - sum(others) if all(map(number, parts)) else None
+    parts: list[Any] = [row.get(part) for part in column.split("-")]
+    return parts[0] - sum(parts[1:]) if all(map(number, parts)) else None
 
 
 def gap(what: str, curves: Sequence[Curve]) -> list[Panel]:
@@ -224,13 +229,17 @@ def separability(curves: Sequence[Curve]) -> list[Panel]:
 
 def class_norms(curves: Sequence[Curve]) -> list[Panel]:
     """Figures 3, 10 and 12 of CCVR: the global classifier's norms class by class; how local ones follow the labels."""
-    panels = []
+    by_run: dict[str, dict[str, Line]] = {}
     for name, c in zip(names(curves), curves, strict=True):
         finding = c.found("classifier_norms")
         rows = finding.tables.get("global", ()) if finding else ()
         keys = [key for key in (rows[0] if rows else ()) if key != "class"]
-        lines = {key: [(str(row["class"]), row[key]) for row in rows if number(row[key])] for key in keys}
-        panels.append(Panel(name, "class", "||w||", lines))
+        by_run[name] = {key: [(str(row["class"]), row[key]) for row in rows if number(row[key])] for key in keys}
+    if any(len(lines) > 1 for lines in by_run.values()):  # before and after calibration
+        panels = [Panel(name, "class", "||w||", lines) for name, lines in by_run.items()]
+    else:
+        whole = {name: line for name, lines in by_run.items() for line in lines.values()}
+        panels = [Panel("global classifier", "class", "||w||", whole)]
     return [*panels, *summaries(curves, "classifier_norms", ("correlation",))]
 
 
@@ -296,7 +305,9 @@ def finding_of(name: str, title: str, about: str, panels: Sequence[Panel]) -> Fi
 
 def draw(shown: Sequence[tuple[Panel, dict[str, Line]]]) -> Figure:
     """Panels, three in a row at most; a line keeps its colour in all of them."""
-    columns = min(3, len(shown))
+    from matplotlib.ticker import MaxNLocator
+
+    columns = 2 if len(shown) == 4 else min(3, len(shown))
     rows = -(-len(shown) // columns)
     figure = blank(5.6 * columns + 1.2, 4.0 * rows)
     colours = {name: i for i, name in enumerate(dict.fromkeys(name for _, lines in shown for name in lines))}
@@ -304,12 +315,14 @@ def draw(shown: Sequence[tuple[Panel, dict[str, Line]]]) -> Figure:
         axes = figure.add_subplot(rows, columns, place)
         for name, points in lines.items():
             plot(axes, panel, name, points, colours[name])
-        if len(shown) > 1:
-            axes.set_title(label(panel.title, 60), fontsize=10)
+        axes.set_title(label(panel.title, 60), fontsize=10)
         axes.set(xlabel=panel.x, ylabel=panel.y)
         places = [x for line in lines.values() for x, _ in line if isinstance(x, str)]
         if sum(len(x) for x in dict.fromkeys(places)) > 50:
             axes.tick_params(axis="x", labelrotation=90, labelsize=8)
+        if panel.x == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.ticklabel_format(useOffset=False, axis="y" if places else "both")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         if any(lines):
@@ -321,9 +334,9 @@ def plot(axes: Any, panel: Panel, name: str, points: Line, i: int) -> None:
     """One line; a smoothed one bold over its faint values."""
     x, y = [label(x, 30) if isinstance(x, str) else x for x, _ in points], [y for _, y in points]
     style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "label": label(name, 60) if name else None}
-    marker, dash = MARKERS[i // len(COLOURS) % len(MARKERS)], STYLES[i // len(COLOURS) % len(STYLES)]
+    marker, dash = MARKERS[i // len(COLOURS) % len(MARKERS)], STYLES[i % len(STYLES)]  # one shows through another
     if panel.dots:
-        axes.plot(x, y, linestyle="", marker=marker, markersize=7, **style)
+        axes.plot(x, y, linestyle="", marker=MARKERS[i % len(MARKERS)], markersize=7, alpha=0.8, **style)
     elif panel.smoothed and len(points) >= ENOUGH:
         axes.plot(x, y, linewidth=0.8, alpha=0.35, color=style["color"])
         axes.plot(x, smooth(y), dash, linewidth=2, **style)
