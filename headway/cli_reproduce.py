@@ -43,7 +43,7 @@ def add_to(app: typer.Typer, emit: Emit) -> None:
         if (preset := figures.find(table)) is not None:
             from headway.reproduce.drawn import reproduce_figure
 
-            made = reproduce_figure(preset, scale, changes, ways.seeds, folder, ways.options, said)
+            made = reproduce_figure(preset, rows, scale, changes, ways.seeds, folder, ways.options, said)
             emit(ways.json, made.record(), made.show)
             return
         side = reproduce_table(table, rows, scale, changes, ways.seeds, folder, ways.options, said)

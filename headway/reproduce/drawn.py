@@ -1,45 +1,42 @@
-"""A figure made again: its runs, the diagnostics of each, and their curves in one picture."""
+"""A figure made again: its runs, the diagnostics of each, and all of them in one picture."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from headway.afterwards import Saved
 from headway.comparison import same_data, slug
-from headway.diagnostics.finding import Finding
+from headway.diagnostics.finding import forget
 from headway.diagnostics.looking import Looked, look
 from headway.diagnostics.subject import Subject
+from headway.engine import ClientStore, LocalEngine
+from headway.errors import CheckpointError, ConfigError, DataError, HeadwayError, PartitionError
 from headway.experiment import Options
-from headway.reproduce import work
+from headway.methods import recipe as parse_recipe
+from headway.reproduce import joint, work
 from headway.reproduce.figures import Preset
+from headway.reproduce.joint import Curve
+from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
+from headway.reproduce.run import common
 from headway.rundir import Run, prepare_folder
+from headway.settings import Settings
+from headway.state import Server
+from headway.strict_json import strict
+from headway.task import Task
+from headway.tree import Tree
 from headway.values import write_atomic
+from headway.watch import WATCHED
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-STYLES = ("-", "--", ":", "-.")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One run of a figure."""
-
-    method: str
-    partition: str
-    run: Run
-    stages: Mapping[str, float]  # personal accuracy after every stage, where the method has stages
-
-    @property
-    def label(self) -> str:
-        return f"{self.method}, {self.partition}"
+WITHOUT_MODELS = ("labels", "traces")  # what a run tells whose models are lost
+CUT = "model, rounds and samples are cut for two cores: levels are not comparable with the paper's, orderings are"
 
 
 @dataclass(frozen=True)
@@ -50,48 +47,70 @@ class Made:
     scale: str
     command: str
     folder: Path
+    seed: int
+    ran: Mapping[str, Any]  # the settings that all runs share
     curves: tuple[Curve, ...]
-    looked: tuple[Looked, ...]
+    missing: Mapping[str, str]  # what was not run -> why
+
+    @property
+    def labels(self) -> list[str]:
+        return joint.names(self.curves, ("method", "partition"))
+
+    @property
+    def notes(self) -> list[str]:
+        return [*PROTOCOLS[self.preset.paper].assumptions, *([CUT] if self.scale == "cpu" else [])]
 
     def record(self) -> dict[str, Any]:
-        return {
+        return strict({
             "name": self.preset.name,
             "shows": self.preset.shows,
             "scale": self.scale,
+            "seed": self.seed,
             "command": self.command,
             "folder": str(self.folder),
+            "ran": dict(self.ran),
             "runs": [
-                {"method": c.method, "partition": c.partition, "stages": dict(c.stages), "run": str(c.run.path)}
+                {"method": c.method, "partition": c.partition, "data": c.cell.settings.data,
+                 "epochs": c.cell.settings.epochs, "paper": c.cell.row.mean, "ours": c.acc, "stages": dict(c.stages),
+                 "run": str(c.run.path)}
                 | {key: c.run.summary[key] for key in ("global_acc", "failed")}
                 for c in self.curves
             ],
-            "looked": [looked.record() for looked in self.looked],
-            "assumptions": list(PROTOCOLS[self.preset.paper].assumptions),
-        }  # fmt: skip
+            "missing": dict(self.missing),
+            "looked": [c.looked.record() for c in self.curves if self.preset.diagnostics],
+            "assumptions": self.notes,
+        })  # fmt: skip
 
     def show(self, console: Console) -> None:
         say = partial(console.print, markup=False)
-        say(f"{self.preset.name} at scale {self.scale}: {self.preset.shows}")
-        for curve in self.curves:
-            acc, failed = curve.run.summary["global_acc"], curve.run.summary["failed"]
-            figure = "no global model" if acc is None else f"global {100 * acc:.2f} %"
-            stages = ", ".join(f"{name} {100 * acc:.1f}" for name, acc in curve.stages.items())
-            say(f"  {curve.label}: {figure}{f' (failed: {failed})' if failed else ''}")
-            if stages:
+        say(f"{self.preset.name} at scale {self.scale}, seed {self.seed}: {self.preset.shows}")
+        for label, curve in zip(self.labels, self.curves, strict=True):
+            failed = curve.run.summary["failed"]
+            ours = "no global model" if curve.acc is None and not failed else percent(curve.acc)
+            paper = "" if curve.cell.row.mean is None else f", paper {percent(curve.cell.row.mean)}"
+            say(f"  {label}: {ours}{paper}{f' (failed: {failed})' if failed else ''}")
+            if stages := ", ".join(f"{name} {100 * acc:.1f}" for name, acc in curve.stages.items()):
                 say(f"    personal after {stages}")
-        for looked in self.looked:
-            for finding in looked.findings:
+            for finding in curve.looked.findings:
                 told = ", ".join(f"{k} {v:.3g}" for k, v in finding.summary.items() if isinstance(v, float))
-                say(f"  {looked.folder.name} {finding.name}: {told}")
-            for name, why in {**looked.skipped, **looked.failed}.items():
-                say(f"  {looked.folder.name} {name}: not drawn, {why}")
-        for text in PROTOCOLS[self.preset.paper].assumptions:
+                say(f"    {finding.name}: {told}")
+            for name, why in {**curve.looked.skipped, **curve.looked.failed}.items():
+                say(f"    {name}: not drawn, {why}")
+        for label, why in self.missing.items():
+            say(f"  {label}: not run, {why}")
+        say(f"ours: {', '.join(f'{key}={value}' for key, value in self.ran.items())}")
+        for text in self.notes:
             say(f"assumed: {text}")
         say(f"figures and numbers in {self.folder}")
 
 
+def percent(value: float | None) -> str:
+    return "no accuracy" if value is None else f"{value:.2f} %"
+
+
 def reproduce_figure(
     preset: Preset,
+    rows: str | None,
     scale: str,
     changes: Mapping[str, Any],
     seeds: Sequence[int] | None,
@@ -100,58 +119,90 @@ def reproduce_figure(
     command: str,
 ) -> Made:
     """Train the figure's runs, look at them, draw them together; finished runs in `out` are taken as they are."""
-    cells = preset.cells(scale, dict(changes))
-    seed = (seeds or PROTOCOLS[preset.paper].seeds)[:1]  # a figure shows one run of each
+    if seeds and len(seeds) > 1:
+        raise ConfigError(f"seeds={','.join(map(str, seeds))}: a figure shows one run of each kind; give one seed")
+    cells = preset.cells(scale, changes, rows)
+    seed = (seeds or PROTOCOLS[preset.paper].seeds)[0]
     folder = out / preset.name.partition("/")[2]
-    prepare_folder(folder)
-    make = same_data(options)
-    watching = replace(options, watch=preset.watch)
-    curves, looked = [], []
+    watch = tuple(name for name in WATCHED if name in preset.watch or name in options.watch)
+    watching = replace(options, watch=watch)
+    makers: dict[str, Callable[[Settings], Task]] = {}
+    refused: dict[str, str] = {}  # by data set
+    missing: dict[str, str] = {}
+    curves: list[Curve] = []
     for number, cell in enumerate(cells, 1):
+        data, label = cell.settings.data, f"{cell.row.method}, {cell.row.partition}, {cell.row.dataset}"
         options.progress.say(f"training {number} of {len(cells)}: {cell.training}, {cell.settings.partition}")
-        watched = f"-{'-'.join(preset.watch)}" if preset.watch else ""
-        place = out / "runs" / f"{work.folder_of(cell)}{watched}"
-        (run, task) = work.train(cell, seed, place, watching, make)[0]
-        after = work.personalised(run, task, cell.personalisation) if cell.personalisation else None
-        curves.append(Curve(cell.row.method, cell.row.partition, run, after["personal"]["stages"] if after else {}))
-        if preset.diagnostics:
-            where = folder / slug(curves[-1].label.replace(", ", "-"))
-            prepare_folder(where)
-            subject = Subject.of(run.path, options.progress.say, task)
-            looked.append(look(subject, preset.diagnostics, where, lambda done, name: options.progress.say(name)))
-    together(preset, curves).save(folder)
-    made = Made(preset, scale, command, folder, tuple(curves), tuple(looked))
-    write_atomic(folder / "figure.json", json.dumps(made.record(), indent=1) + "\n")
+        place = out / "runs" / "-".join((work.folder_of(cell), *watch))
+        make = makers.setdefault(data, same_data(options))
+        try:
+            if data in refused:
+                raise DataError(refused[data])
+            ((run, task),) = work.train(cell, [seed], place, watching, make)
+        except DataError as error:
+            refused[data] = missing[label] = str(error)
+        except PartitionError as error:
+            missing[label] = str(error)
+        else:
+            curves.append(curve_of(preset, cell, run, task, folder, options.progress.say))
+    if not curves:
+        raise DataError(next(iter(missing.values())))
+    prepare_folder(folder)
+    panels = joint.over_rounds(curves)
+    joint.finding_of("curves", f"{preset.name}: accuracy over rounds", preset.shows, panels).save(folder)
+    if preset.joint:
+        joint.finding_of("joint", preset.name, preset.shows, joint.JOINTS[preset.joint](curves)).save(folder)
+    ran = common([curve.cell.settings for curve in curves])
+    made = Made(preset, scale, command, folder, seed, ran, tuple(curves), missing)
+    write_atomic(folder / "figure.json", json.dumps(made.record(), indent=1, allow_nan=False) + "\n")
     return made
 
 
-def together(preset: Preset, curves: Sequence[Curve]) -> Finding:
-    """The learning curves of all runs of a figure."""
-    rows = [
-        {"method": c.method, "partition": c.partition, "round": row["round"], "global_acc": row["global_acc"],
-         "pooled_local_acc": row["pooled_local_acc"]}
-        for c in curves for row in c.run.metrics
-    ]  # fmt: skip
-    last = {c.label: c.run.summary["global_acc"] for c in curves}
-    return Finding(
-        "curves", f"{preset.name}: accuracy over rounds", preset.shows, last, {"rounds": rows},
-        f"Accuracy over rounds of {', '.join(c.label for c in curves)}.", partial(draw_curves, preset, curves),
-    )  # fmt: skip
+def curve_of(preset: Preset, cell: Cell, run: Run, task: Task, folder: Path, say: Callable[[str], None]) -> Curve:
+    """A run with its figures; a run that failed is told by what is left of it."""
+    stages, acc = {}, None
+    try:
+        acc = work.read(cell, run, task)
+        if cell.personalisation:
+            stages = work.personalised(run, task, cell.personalisation)["personal"]["stages"]
+    except HeadwayError:  # models that are not made of numbers
+        if not run.summary["failed"]:
+            raise
+    bare = Curve(cell, run, Looked(run.path, folder), None if acc is None else 100 * acc, stages)
+    if not preset.diagnostics:
+        return bare
+    where = folder / slug("-".join((bare.method, bare.partition, bare.data, bare.epochs)))
+    prepare_folder(where)
+    return replace(bare, looked=look_at(run, task, preset.diagnostics, where, say))
 
 
-def draw_curves(preset: Preset, curves: Sequence[Curve]) -> Figure:
-    from matplotlib.figure import Figure
+def look_at(run: Run, task: Task, names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Looked:
+    """The diagnostics one by one: what cannot be seen in a failed run does not lose the rest, nor the other runs."""
+    looked, failed = Looked(run.path, folder), run.summary["failed"]
+    try:
+        subject = Subject.of(run.path, say, task)
+    except CheckpointError as error:
+        subject = Subject(without_models(run, task), say=say)
+        looked.failed |= {name: str(error) for name in names if name not in WITHOUT_MODELS}
+    for name in names:
+        if name in looked.failed:
+            forget(folder, name)
+            continue
+        try:
+            one = look(subject, [name], folder, lambda done, name: say(name) if name else None)
+        except (RuntimeError, ValueError) as error:  # of numbers that are none
+            if not failed:
+                raise
+            looked.failed[name] = f"the run failed: {failed} ({error})"
+            forget(folder, name)
+            continue
+        looked.findings += one.findings
+        looked.skipped |= one.skipped
+        looked.failed |= one.failed
+    return looked
 
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    methods, partitions = (list(dict.fromkeys(getattr(c, name) for c in curves)) for name in ("method", "partition"))
-    for curve in curves:
-        name = "pooled_local_acc" if curve.run.summary["global_acc"] is None else "global_acc"
-        points = [(row["round"], 100 * row[name]) for row in curve.run.metrics if row[name] is not None]
-        colour, style = f"C{methods.index(curve.method) % 10}", STYLES[partitions.index(curve.partition) % len(STYLES)]
-        label = curve.label if name == "global_acc" else f"{curve.label} (clients' own models)"
-        axes.plot(*zip(*points, strict=True), style, color=colour, label=label, linewidth=1.4)
-    axes.set(xlabel="round", ylabel="test accuracy, %", title=preset.name)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    return figure
+
+def without_models(run: Run, task: Task) -> Saved:
+    """A run as far as its data and its tables go."""
+    recipe = parse_recipe(run.config["recipe"])
+    return Saved(run, recipe, task.for_recipe(recipe), Server(0, Tree(), Tree(), {}), LocalEngine(ClientStore()))

@@ -6,9 +6,8 @@ from headway.data import DATASETS
 from headway.errors import ConfigError
 from headway.methods import recipe
 from headway.models import MODELS
-from headway.published import PAPERS
-from headway.reproduce import figures, plan
-from headway.reproduce.protocols import PROTOCOLS, recipe_for
+from headway.reproduce import plan
+from headway.reproduce.protocols import recipe_for
 
 
 def cell(table, words, scale="full", **changes):
@@ -101,21 +100,6 @@ def test_words_choose_rows_column_by_column():
 def test_what_is_not_there_is_answered_with_what_is(table, words, says):
     with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
         plan.chosen(plan.published(table), words)
-
-
-def test_every_figure_with_something_measured_is_a_preset_and_its_cells_can_be_made():
-    for preset in figures.FIGURES.values():
-        made = preset.cells("cpu", {})
-        assert len(made) == len(preset.methods) * len(preset.partitions)
-    assert {name.partition("/")[0] for name in figures.FIGURES} == set(PAPERS) == set(PROTOCOLS)
-    with pytest.raises(ConfigError, match="a drawing"):
-        figures.find("fedetf/fig2")
-    with pytest.raises(ConfigError, match="ccvr/table3"):
-        figures.find("ccvr/fig7")
-    with pytest.raises(ConfigError, match="fedtc has fig3, fig4"):
-        figures.find("fedtc/figure9")
-    assert figures.find("fedetf/Figure5") is figures.FIGURES["fedetf/fig5"]
-    assert figures.find("fedetf/table1") is None
 
 
 def test_tables_that_depart_from_their_papers_usual_setting():
