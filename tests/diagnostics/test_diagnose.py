@@ -239,13 +239,68 @@ def test_one_that_fails_does_not_lose_the_others(runs, tmp_path, monkeypatch, er
     ]
 
 
-def test_a_bug_is_not_hidden(runs, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), torch.linalg.LinAlgError("singular")])
+def test_a_bug_is_not_hidden_and_loses_nothing(runs, tmp_path, monkeypatch, error) -> None:
     def broken(subject):
-        raise RuntimeError("shapes do not match")
+        raise error
 
-    monkeypatch.setattr(looking, "diagnostic", lambda name: broken)
-    with pytest.raises(RuntimeError, match="shapes"):
-        headway("diagnose", runs("fedtc"), "--only=labels", f"--out={tmp_path}", "-q")
+    monkeypatch.setattr(looking, "diagnostic", lambda name: broken if name == "norms" else lambda s: plain(name))
+    plain("norms").save(tmp_path)
+    end = headway("diagnose", runs("fedtc"), "--only=labels,norms,collapse", f"--out={tmp_path}", "--json")
+    assert end.code == 1
+    told = f"{type(error).__name__}: {error} (test_diagnose.py:"
+    assert end.json[0]["failed"]["norms"].startswith(told)
+    assert list(end.json[0]["findings"]) == ["labels", "collapse"]
+    assert end.err.startswith(f"headway: {runs('fedtc')}: norms failed: {told}")
+    assert end.err.count("\n") == 1
+    assert not (tmp_path / "norms.json").exists()
+
+
+# ---- runs without a model
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("diverged") / "run"
+    run = execute("fedetf", settings({**TASK, "lr": 1e30}), folder)
+    assert run.summary["failed"] is not None
+    assert run.summary["personal"] is None
+    return run.path
+
+
+def test_a_failed_run_does_not_stop_the_others(copied, diverged, tmp_path) -> None:
+    first, last = copied("fedtc"), copied("local")
+    end = headway("diagnose", first, diverged, last, "--only=labels,norms", "--json")
+    assert end.code == 0
+    assert [list(f["findings"]) for f in end.json] == [["labels", "norms"], ["labels"], ["labels", "norms"]]
+    assert "failed" in end.json[1]["skipped"]["norms"]
+    end = headway("diagnose", first, diverged, last, "--only=collapse", f"--out={tmp_path / 'x'}", "-q")
+    assert end.code == 0
+    assert end.err.startswith(f"headway: {diverged} failed: ")
+    assert end.err.count("\n") == 1
+    assert str(last) in end.out
+
+
+def test_a_failed_run_has_labels_and_curves(diverged, tmp_path) -> None:
+    end = headway("diagnose", diverged, f"--out={tmp_path}", "-q")
+    assert end.code == 0
+    assert sorted(p.stem for p in tmp_path.glob("*.json")) == ["labels", "traces"]
+    assert f"others skipped: {diverged} failed: " in " ".join(end.out.split())
+
+
+def test_when_no_run_can_be_looked_at(diverged, tmp_path) -> None:
+    end = headway("diagnose", diverged, "--only=norms", f"--out={tmp_path / 'x'}")
+    assert end.code == 2
+    assert end.out == ""
+    assert end.err.startswith(f"headway: {diverged} failed: ")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_without_its_checkpoint_has_labels_and_curves(copied) -> None:
+    run = copied("fedtc")
+    shutil.rmtree(run / "checkpoint")
+    end = headway("diagnose", run, "--only=labels,traces,norms", "--json")
+    assert end.code == 0
+    assert list(end.json[0]["findings"]) == ["labels", "traces"]
+    assert "has lost its last checkpoint" in end.json[0]["skipped"]["norms"]
 
 
 def test_an_interruption_leaves_whole_findings_only(runs, tmp_path, monkeypatch) -> None:
