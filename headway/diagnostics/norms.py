@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.diagnostics import drawing
+from headway.diagnostics.calibrated import calibrated
 from headway.diagnostics.finding import Finding, NotApplicable
 from headway.diagnostics.geometry import known_mean, rows_of, shared_head
 from headway.diagnostics.local_statistics import LocalStatistics, Norms, mean_norms
@@ -26,7 +27,7 @@ ABOUT = (
 )
 CLASSES = (
     "The norm of each class's weight vector in the clients' classifiers after local training, beside the samples of "
-    "that class each client has; and in the global classifier, before and after calibration where there is one. "
+    "that class each client has; and in the global classifier, before and after calibration. "
     "Local norms that follow the label counts show a biased classifier; `correlation` is the mean over clients of "
     "Pearson's correlation between counts and norms. Drawn as in CCVR's Figures 3, 10 and 12 (Luo et al., 2021)."
 )
@@ -112,9 +113,10 @@ def classifier_norms(subject: Subject) -> Finding:
     local = torch.stack([s.rows.norm(dim=1) for s in clients])  # [K, C]
     counts = torch.stack([s.counts for s in clients])  # [K, C]
     whole: dict[str, Tensor] = {}
+    note = ""
     if subject.has_global_model:
-        whole["global"] = rows_of(subject.head).norm(dim=1).cpu()  # [C]
-        whole |= calibrated(subject)
+        calibrations, note = after_calibration(subject)
+        whole = {"global": rows_of(subject.head).norm(dim=1).cpu()} | calibrations  # [C] each
     tables: dict[str, list[dict[str, Any]]] = {
         "local": [
             {"client": s.client, "class": name, "samples": int(counts[k, c]), "norm": float(local[k, c])}
@@ -138,7 +140,7 @@ def classifier_norms(subject: Subject) -> Finding:
     ids = [str(s.client) for s in clients]
     return Finding(
         "classifier_norms", "Classifier weight norms", CLASSES + " A spread is the standard deviation over classes "
-        "divided by the mean.", summary, tables, alt,
+        f"divided by the mean.{note}", summary, tables, alt,
         draw=lambda: classifier_figure(counts, local, whole, ids, names),
     )  # fmt: skip
 
@@ -155,12 +157,19 @@ def correlation(a: Tensor, b: Tensor) -> float | None:
     return float(a @ b) / size if size > 0 else None
 
 
-def calibrated(subject: Subject) -> dict[str, Tensor]:
-    """||w_c|| of every calibrated classifier of this run, [C]: by its own recipe, or by `headway calibrate`."""
+def after_calibration(subject: Subject) -> tuple[dict[str, Tensor], str]:
+    """||w_c|| of every calibrated classifier of this run, [C], and a word on one that was made for the occasion.
+
+    By the run's own recipe, by `headway calibrate`, or else by CCVR here and now.
+    """
     run = replace(subject.saved.run, task=subject.task)
     files = {"calibrated": run.path / "model.safetensors"} if run.summary.get("calibrated") else {}
     files |= {path.stem: path for path in sorted((run.path / "calibrated").glob("*.safetensors"))}
-    return {name: rows_of(shared_head(run._net(path))).norm(dim=1).cpu() for name, path in files.items()}
+    nets = {name: run._net(path) for name, path in files.items()}
+    note = ""
+    if not nets and (pair := calibrated(subject, make=True)):
+        nets, note = {pair.name: pair.after}, f" Calibration: {pair.source}."
+    return {name: rows_of(shared_head(net)).norm(dim=1).cpu() for name, net in nets.items()}, note
 
 
 def classifier_figure(

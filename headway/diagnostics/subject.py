@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ class Subject:
     most_clients: int = 20  # local models are trained of at most so many clients, evenly spread over the ids
     say: Say = field(default=silent, repr=False)
     trained: dict[int, Tree] = field(default_factory=dict, repr=False)  # client -> its local model, once trained
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # what diagnostics have made and share, by name
     no_model: str = ""  # why there is no trained model; then data, settings and tables are all there is to look at
 
     @classmethod

@@ -21,6 +21,7 @@ from headway.diagnostics import separability as separability_module
 from headway.diagnostics.catalogue import DIAGNOSTICS, chosen, diagnostic
 from headway.diagnostics.factors import four_factors
 from headway.diagnostics.finding import Finding, NotApplicable
+from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.labels import labels
 from headway.diagnostics.norms import classifier_norms, norms
 from headway.diagnostics.separability import separability
@@ -29,6 +30,7 @@ from headway.errors import ConfigError
 from headway.experiment import Options, execute
 from headway.methods.ccvr import CCVR
 from headway.methods.oracle import Oracle
+from headway.rundir import Run
 from headway.settings import settings
 
 TASK = {"clients": 4, "rounds": 3, "train_size": 200, "test_size": 80, "model": "mlp_small", "partition": "dir(0.1)"}
@@ -360,6 +362,23 @@ def test_classifiers_before_and_after_calibration(copied) -> None:
     afterwards.calibrate(run, "ffc")
     again = classifier_norms(Subject.of(run))
     assert list(again.tables["global"][0]) == ["class", "global", "calibrated", "ffc"]
+
+
+@pytest.mark.parametrize("text", ["fedtc", "fedper"])
+def test_classifiers_are_calibrated_for_the_figure_where_nobody_did(copied, text: str) -> None:
+    run = copied(text)
+    before = sorted(run.rglob("*"))
+    found = classifier_norms(Subject.of(run))
+    assert sorted(run.rglob("*")) == before  # nothing is written
+    row = found.tables["global"][3]
+    assert list(row) == ["class", "global", "ccvr"]
+    assert row["global"] != row["ccvr"]
+    assert found.summary["ccvr_spread"] > 0
+    assert "made for this figure, not saved" in found.about
+    if text == "fedtc":  # what the command makes of the same run
+        afterwards.calibrate(run, "ccvr")
+        made = next((run / "calibrated").glob("*.safetensors"))
+        assert row["ccvr"] == pytest.approx(shared_head(Run(run)._net(made)).weight[3].norm().item())
 
 
 def test_personal_heads_stand_for_a_global_one_by_their_mean(runs) -> None:
