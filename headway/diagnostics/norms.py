@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,9 @@ CLASSES = (
     "The norm of each class's weight vector in the clients' classifiers after local training, beside the samples of "
     "that class each client has; and in the global classifier, before and after calibration. "
     "Local norms that follow the label counts show a biased classifier; `correlation` is the mean over clients of "
-    "Pearson's correlation between counts and norms. Drawn as in CCVR's Figures 3, 10 and 12 (Luo et al., 2021)."
+    "Pearson's correlation between counts and norms. Where the run was watched (--watch classifiers), its first, a "
+    "middle and its last watched round are drawn too, each with the clients that took part. Drawn as in CCVR's "
+    "Figures 3, 10 and 12 (Luo et al., 2021)."
 )
 SIDES = (("id", "local, classes it has (ID)", drawing.BLUE), ("ood", "local, classes it lacks (OOD)", drawing.ORANGE))
 
@@ -137,12 +140,65 @@ def classifier_norms(subject: Subject) -> Finding:
         f"is {drawing.told(summary['correlation'])} on average."
         + (f" Below, norms per class of {', '.join(whole)}." if whole else "")
     )
+    watched = watched_classifiers(subject.watched)
+    shown = chosen_rounds(watched)
+    if shown:
+        tables["rounds"] = [row.figures() for row in watched]
+        tables["watched"] = [line for row in shown for line in row.lines(names)]
+        alt += f" Norms after local training in rounds {', '.join(str(row.round) for row in shown)} as heat maps too."
     ids = [str(s.client) for s in clients]
     return Finding(
         "classifier_norms", "Classifier weight norms", CLASSES + " A spread is the standard deviation over classes "
         f"divided by the mean.{note}", summary, tables, alt,
-        draw=lambda: classifier_figure(counts, local, whole, ids, names),
+        draw=lambda: classifier_figure(counts, local, whole, shown, ids, names),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WatchedClassifiers:
+    """The clients' classifiers after local training in a round that was watched."""
+
+    round: int
+    clients: list[str]
+    counts: Tensor  # [K, C] training samples
+    norms: Tensor  # [K, C] ||w_c||, NaN where training diverged
+
+    @property
+    def correlations(self) -> list[float | None]:
+        return [correlation(n, w) for n, w in zip(self.counts, self.norms, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        spreads = known_mean(spread(self.norms))
+        return {"round": self.round, "correlation": known_mean(self.correlations), "local_spread": spreads}
+
+    def lines(self, names: list[str]) -> list[dict[str, Any]]:
+        return [
+            {
+                "round": self.round,
+                "client": k,
+                "class": name,
+                "samples": int(self.counts[i, c]),
+                "norm": drawing.number(self.norms[i, c]),
+            }
+            for i, k in enumerate(self.clients)
+            for c, name in enumerate(names)
+        ]
+
+
+def watched_classifiers(rows: Sequence[Mapping[str, Any]]) -> list[WatchedClassifiers]:
+    """What `--watch classifiers` wrote, round by round."""
+    found = []
+    for row in rows:
+        if seen := row.get("classifiers"):
+            counts = torch.tensor([client["counts"] for client in seen.values()], dtype=torch.float64)
+            norms = torch.stack([drawing.as_tensor(client["norms"]) for client in seen.values()])
+            found.append(WatchedClassifiers(row["round"], list(seen), counts, norms))
+    return found
+
+
+def chosen_rounds(watched: Sequence[WatchedClassifiers]) -> list[WatchedClassifiers]:
+    """The first, a middle and the last."""
+    return [watched[i] for i in sorted({0, len(watched) // 2, len(watched) - 1})] if watched else []
 
 
 def spread(rows: Tensor) -> Tensor:
@@ -173,15 +229,26 @@ def after_calibration(subject: Subject) -> tuple[dict[str, Tensor], str]:
 
 
 def classifier_figure(
-    counts: Tensor, local: Tensor, whole: dict[str, Tensor], ids: list[str], names: list[str]
+    counts: Tensor,
+    local: Tensor,
+    whole: dict[str, Tensor],
+    shown: list[WatchedClassifiers],
+    ids: list[str],
+    names: list[str],
 ) -> Figure:
-    figure = drawing.blank(12, 8.4 if whole else 5)
-    top, *below = figure.subfigures(2 if whole else 1, 1, height_ratios=(3, 2) if whole else None, squeeze=False)[:, 0]
+    heights = [3.0, *([2.6] if shown else []), *([2.0] if whole else [])]
+    figure = drawing.blank(12, 1.68 * sum(heights) if len(heights) > 1 else 5)
+    top, *below = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     left, right = top.subplots(1, 2)
     drawing.heat(top, left, counts, names, ids, "label distribution", "training samples", "{:.0f}", cmap="Blues")
     drawing.heat(top, right, local, names, ids, "weight norms after local training", "||w||")
     for axes in (left, right):
         axes.set(xlabel="class", ylabel="client")
+    if shown:
+        middle = below.pop(0)
+        for axes, row in zip(middle.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            drawing.heat(middle, axes, row.norms, names, row.clients, f"weight norms, round {row.round}", "||w||")
+            axes.set(xlabel="class", ylabel="client")
     if whole:
         axes = below[0].subplots()
         marks = zip("os^Dv<>P", (drawing.BLUE, drawing.ORANGE, drawing.GREEN, drawing.PURPLE) * 2, strict=True)
