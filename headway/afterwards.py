@@ -57,24 +57,36 @@ def silent(text: str) -> None:
     """Nobody wants to hear it."""
 
 
-def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
-    """The state a finished run ended with."""
+def finished(path: Path) -> Run:
+    """A finished run of this version of headway."""
     run = Run(path)
     if not (path / "config.json").exists():
         raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
     if not run.done:
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+    check_config(run.config, path)
+    return run
+
+
+def asked_of(run: Run, task: Task | None = None) -> tuple[Recipe, Task]:
+    """What a run was asked for, with its data at hand."""
     config = run.config
-    check_config(config, path)
-    if run.summary["failed"] and run.summary["personal"] is None:
-        raise CheckpointError(f"{path} failed: {run.summary['failed']}; run it again with a smaller lr")
     recipe = parse_recipe(config["recipe"])
     set_threads(Options(threads=config["options"]["threads"]))
     task = (task or build(settings(config["settings"]), device=config["options"]["device"])).for_recipe(recipe)
     here = {"recipe": str(recipe)} | task.fingerprint()
     if differ := [k for k, v in config["identity"].items() if here.get(k) != v]:
-        raise CheckpointError(f"{path} was made with another {', '.join(differ)}; put that back")
-    found, damaged = Checkpoints(path / "checkpoint", config["identity"]).load(task.device)
+        raise CheckpointError(f"{run.path} was made with another {', '.join(differ)}; put that back")
+    return recipe, task
+
+
+def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
+    """The state a finished run ended with."""
+    run = finished(path)
+    if run.summary["failed"] and run.summary["personal"] is None:
+        raise CheckpointError(f"{path} failed: {run.summary['failed']}; run it again with a smaller lr")
+    recipe, task = asked_of(run, task)
+    found, damaged = Checkpoints(path / "checkpoint", run.config["identity"]).load(task.device)
     for what in damaged:
         say(f"checkpoint {what} is damaged and was passed over")
     if found is None or found.server.round != run.summary["rounds"]:

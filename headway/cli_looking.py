@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from headway.cli_options import number, out_of, run_folder
-from headway.diagnostics.catalogue import DIAGNOSTICS, chosen
-from headway.errors import CheckpointError, ConfigError
+from headway.diagnostics.catalogue import DIAGNOSTICS, WITHOUT_MODEL, chosen
+from headway.errors import CheckpointError, ConfigError, DiskError, HeadwayError
 
 if TYPE_CHECKING:  # torch comes with it, and `headway --help` need not wait for that
     from headway.diagnostics.looking import Looked
@@ -32,7 +32,7 @@ def diagnose_command(
 
     Saves each diagnostic as JSON, CSV tables and a PNG, and prints the figures to remember.
     """
-    from headway.cli import emit
+    from headway.cli import emit, fail
     from headway.diagnostics.looking import look
     from headway.diagnostics.subject import Subject
     from headway.progress import progress_for
@@ -43,18 +43,32 @@ def diagnose_command(
     runs = [finished(path) for path in paths]
     if twice := [path for i, path in enumerate(runs) if path in runs[:i]]:
         raise ConfigError(f"run={twice[0]}: it is named twice; name each run once")
-    results = []
+    results, refused = [], []
     for path, folder in zip(runs, folders(runs, out_of(out)), strict=True):
         progress = progress_for(Console(stderr=True), quiet or as_json)
         steps = Steps(progress, str(path), len(names))
-        subject = Subject.of(path, steps.say, most_clients=most)
-        prepare_folder(folder)
         try:
+            subject = Subject.with_or_without_model(path, steps.say, most)
+            if subject.no_model and not set(names) & set(WITHOUT_MODEL):
+                raise CheckpointError(subject.no_model)
+            prepare_folder(folder)
             steps.begin()
             results.append(look(subject, names, folder, steps.at))
+        except DiskError:
+            raise
+        except HeadwayError as error:  # this run's matter: the others are looked at all the same
+            refused.append(str(error))
         finally:
             progress.end()
-    emit(as_json, [r.record() for r in results], lambda console: show(console, results))
+    if results:
+        emit(as_json, [r.record() for r in results], lambda console: show(console, results))
+    for why in refused:
+        fail(why, 2)
+    bugs = [f"{r.run}: {name} failed: {r.failed[name]}" for r in results for name in r.bugs]
+    for line in bugs:
+        fail(line, 1)
+    if bugs or not results:
+        raise typer.Exit(1 if bugs else 2)
 
 
 class Steps:
@@ -123,7 +137,10 @@ def show(console: Console, results: Sequence[Looked]) -> None:
             table.add_row(finding.name, escape(figures(finding.summary)))
         for kind, reasons in (("skipped", looked.skipped), ("failed", looked.failed)):
             for name, why in reasons.items():
-                table.add_row(name, escape(f"{kind}: {why}"))
+                if why != looked.no_model:
+                    table.add_row(name, escape(f"{kind}: {why}"))
+        if looked.no_model in looked.skipped.values():  # one reason for all of them
+            table.add_row("others", escape(f"skipped: {looked.no_model}"))
         console.print(table)
         if looked.findings:
             console.print(f"tables and figures in {looked.folder}", markup=False)

@@ -47,8 +47,8 @@ HOW = {
     "store": Way("where clients' memory rests; auto: memory, then disk", "auto", "auto|memory|disk"),
     "checkpoint_seconds": Way("seconds between checkpoints", "5", KINDS["number"]),
     "watch": Way(
-        "look into models every evaluated round: all, or some of norms,collapse,consistency,drift,temperature,"
-        "steps; results stay the same"
+        "look into models every evaluated round: all, or some of norms,classifiers,collapse,consistency,drift,"
+        "temperature,steps; results stay the same"
     ),
     "out": Way("the folder to write; a name under runs/ when not given"),
 }

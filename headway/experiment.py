@@ -248,13 +248,14 @@ class Experiment:
             self._deaths = self.engine.deaths
         append(self.out / "metrics.jsonl", row)
         append(self.out / "timings.jsonl", times)
-        if self.watcher and due:
-            append(self.out / "watch.jsonl", strict(self.watcher.look(server, cast, reports)))
+        seen = self.watcher.row(server, cast, reports, self.options.progress.say) if self.watcher and due else {}
+        if seen:
+            append(self.out / "watch.jsonl", seen)
         self.server = server
         if server.round == s.rounds or time.monotonic() - self._saved >= self.options.checkpoint_seconds:
             self._checkpoint(server)
         self.options.progress.round(row | times)
-        self.trackers.round(row | times)
+        self.trackers.round(seen | row | times)
         self._clock = time.monotonic()
 
     def _scores(self, server: Server) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from headway.diagnostics.geometry import class_means, embedded, known_mean, pair
 from headway.diagnostics.local_statistics import LocalStatistics, mean_norms, sample_norms, statistics_of
 from headway.diagnostics.prototypes import consistency_figures
 from headway.errors import ConfigError, nearest
+from headway.heads import Head
 from headway.local import in_head
 from headway.models.net import Net
 from headway.recipes import Recipe
 from headway.state import Broadcast, Report, Server
+from headway.strict_json import strict
 from headway.tree import Tree
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ MOST_TESTS = 2000  # test samples of a watched round
 MOST_CLIENTS = 20
 MOST_OWN = 1000  # training samples of a client, for its prototypes
 COLUMNS = 2**18  # parameters of every client that are in float64 at a time
-WATCHED = ("norms", "collapse", "consistency", "drift", "temperature", "steps")
+WATCHED = ("norms", "classifiers", "collapse", "consistency", "drift", "temperature", "steps")
+MOVING = ("trainable", "ema_proto")  # classifiers whose norms change from round to round
 
 
 def watch_names(asked: str | Sequence[str]) -> tuple[str, ...]:
@@ -64,6 +67,14 @@ class Round:
         return rounds.global_net(self.server, self.watcher.recipe, self.watcher.task)
 
     @cached_property
+    def head(self) -> Head:
+        """The global classifier, or the mean of the clients' own where none is shared."""
+        recipe, task, store = self.watcher.recipe, self.watcher.task, self.watcher.store
+        if recipe.share("head.weight"):
+            return shared_head(self.net)
+        return shared_head(rounds.global_net(rounds.with_mean_of_personal(self.server, store), recipe, task))
+
+    @cached_property
     def clients(self) -> list[LocalStatistics]:
         return [self.watcher.statistics(self.cast, report) for report in self.reports]
 
@@ -74,6 +85,7 @@ class Watcher:
     def __init__(self, recipe: Recipe, task: Task, store: ClientStore, names: Sequence[str]):
         self.recipe, self.task, self.store, self.names = recipe, task, store, names
         self.has_global = rounds.has_global_model(recipe, task)
+        self.stopped = False
 
     @cached_property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -86,6 +98,21 @@ class Watcher:
     def room(self) -> Net:
         """The net in which local models are looked at; never one that trains."""
         return self.task.net(self.recipe)
+
+    def row(
+        self, server: Server, cast: Broadcast, reports: Sequence[Report], say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """The round's row, fit for JSON; a look that fails ends watching with one line, and the run goes on."""
+        if self.stopped:
+            return {}
+        try:
+            found: dict[str, Any] = strict(self.look(server, cast, reports))
+            return found
+        except Exception as error:
+            self.stopped = True
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            say(f"warning: watching stopped at round {server.round} and the run goes on ({why[:300]})")
+            return {}
 
     @torch.no_grad()
     def look(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> dict[str, Any]:
@@ -114,15 +141,25 @@ class Watcher:
         """Figures 2 and 3 of FedFN, METHODS 10.2."""
         weight = feature = None
         if self.has_global:
-            weight = float(rows_of(shared_head(seen.net)).norm(dim=1).mean())
+            weight = float(rows_of(seen.head).norm(dim=1).mean())
             feature = float(sample_norms(seen.net, self.test[0]).mean())
         return asdict(mean_norms(seen.clients, weight, feature))
+
+    def classifiers(self, seen: Round) -> dict[str, Any]:
+        """||w_c|| of every client after local training beside its label counts: Figures 3 and 12 of CCVR, 10.4."""
+        if not seen.clients or shared_head(seen.net).weights not in MOVING:
+            return {}
+        return {
+            "classifiers": {
+                str(s.client): {"counts": s.counts.tolist(), "norms": rounded(s.rows.norm(dim=1))} for s in seen.clients
+            }
+        }
 
     def collapse(self, seen: Round) -> dict[str, Any]:
         """Figure 5b of FedETF, METHODS 10.5."""
         if not self.has_global or self.task.classes < 2:
             return {"nc_error": None}
-        (x, y), head = self.test, shared_head(seen.net)
+        (x, y), head = self.test, seen.head
         h = seen.net.features_of(x)  # [n, d]
         row = {"nc_error": collapse_error(class_means(h, y, self.task.classes))}
         if head.feat != "id":
@@ -164,6 +201,11 @@ MEASURES: Mapping[str, Callable[[Watcher, Round], dict[str, Any]]] = {name: geta
 def evenly(count: int, most: int) -> Any:
     """At most so many of 0 .. count - 1, evenly chosen."""
     return np.linspace(0, max(count - 1, 0), min(count, most)).astype(np.int64)
+
+
+def rounded(values: Tensor) -> list[float]:
+    """To five digits: hundreds of numbers stand in a line."""
+    return [float(f"{v:.5g}") for v in values.tolist()]
 
 
 def scales(w: Tree) -> list[float]:

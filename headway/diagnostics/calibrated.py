@@ -13,7 +13,12 @@ from headway.models.net import Net
 from headway.recipes import Recipe, spell
 from headway.rundir import read_model
 
-ATTEMPTS = ("ccvr", "ccvr(global_head=mean_of_personal)")  # the second where classifiers are personal
+ATTEMPTS = (
+    "ccvr",
+    "ccvr(global_head=mean_of_personal)",  # where classifiers are personal
+    "ccvr(replace_head=true)",  # where the classifier is fixed: a linear one takes its place
+    "ccvr(replace_head=true,global_head=mean_of_personal)",
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,12 @@ def calibrated(subject: Subject, make: bool = False) -> Calibrated | None:
         except (KeyError, RecipeError):
             raise CheckpointError(f"{files[-1]} does not say what calibrated it; calibrate the run again") from None
         return stored(subject, theirs, files[-1], f"calibrated/{files[-1].name}")
-    return on_the_spot(subject) if make else None
+    if not make:
+        return None
+    if "calibrated" not in subject.kept:
+        subject.kept["calibrated"] = on_the_spot(subject)
+    found: Calibrated | None = subject.kept["calibrated"]
+    return found
 
 
 def stored(subject: Subject, recipe: Recipe, path: Path, source: str) -> Calibrated:

@@ -29,6 +29,8 @@ DIAGNOSTICS = {
     "inversion": "inversion:inversion",
 }
 
+WITHOUT_MODEL = ("labels", "traces")  # of a run that failed too: they look at data and at tables
+
 
 def diagnostic(name: str) -> Callable[[Subject], Finding]:
     module, _, function = DIAGNOSTICS[name].partition(":")

@@ -25,8 +25,10 @@ ABOUT = (
     "Linear CKA between the activations of clients' models on the same {n} test inputs, layer by layer: 1 means that "
     "two clients see the inputs alike up to rotation and scale, 0 that they share nothing. A local model is what a "
     "client holds after one more round of local training (local epochs: {epochs} here, 10 in the paper). Where values "
-    "fall towards the end of the net, clients disagree in the classifier most. As in Figures 1, 2 and 11 of Luo et al. "
-    "(2021){pooled}."
+    "fall towards the end of the net, clients disagree in the classifier most. With fewer inputs than numbers in a "
+    "layer (its width in the table) linear CKA is biased upwards, towards 1 for layers that share nothing; the "
+    "debiased one, of the unbiased HSIC_1, is not, and stands beside it: trust that one where the two differ. As in "
+    "Figures 1, 2 and 11 of Luo et al. (2021){pooled}."
 )
 
 
@@ -69,6 +71,22 @@ def products(rows: Tensor, block: int = 1 << 18) -> Floats:
     return found
 
 
+def debiased(plain: Floats, rows: Tensor, n: int) -> Floats:
+    """CKA of the unbiased HSIC_1 (Song et al., 2012) from <K, L> and the diagonals of the same centred Gram matrices.
+
+    Rows of a centred K sum to zero, so 1'K~1 = -tr K without its diagonal k, and 1'K~L~1 = k.l:
+    n (n - 3) HSIC_1 = <K, L> - n/(n-2) k.l + tr K tr L / ((n-1)(n-2)).
+    """
+    first = torch.arange(n)
+    diagonal = rows[:, first * n - first * (first - 1) // 2].double()  # [K, n], where a triangle's rows begin
+    trace = diagonal.sum(1)
+    h = torch.from_numpy(plain) - n / (n - 2) * (diagonal @ diagonal.T)
+    h = h + torch.outer(trace, trace) / ((n - 1) * (n - 2))  # [K, K]
+    size = h.diagonal().sqrt()
+    found: Floats = (h / torch.outer(size, size)).clamp(max=1.0).numpy()
+    return found
+
+
 def inputs_within(memory: int, clients: int, layers: int, most: int = MOST_INPUTS) -> int:
     """How many inputs leave clients * layers triangles of N^2 / 2 floats within the memory."""
     return min(most, int((2 * memory / (4 * clients * layers)) ** 0.5))
@@ -82,24 +100,39 @@ def cka(subject: Subject) -> Finding:
         raise NotApplicable("cka compares clients' models, and this run has one client with data")
     x = few.test[0]
     n = min(len(x), inputs_within(MEMORY, len(clients), MOST_LAYERS))
-    if n < 3:
-        raise NotApplicable(f"cka needs at least 3 test inputs, and there are {n}")
+    if n < 4:
+        raise NotApplicable(f"cka needs at least 4 test inputs, and there are {n}")
     x = x[torch.from_numpy(np.linspace(0, len(x) - 1, n).astype(np.int64)).to(x.device)]
     layers = layers_of(few.net, x)
     grams = {layer.name: torch.empty(len(clients), n * (n + 1) // 2) for layer in layers}
     for i, local in enumerate(few.local_models()):
         for name, rows in activations(local.net, x, layers).items():
             grams[name][i] = gram_row(rows)
-    found = {}
+    found, unbiased = {}, {}
     for layer in layers:
-        found[layer.name] = products(grams.pop(layer.name)).clip(max=1.0)
-    return finding(found, layers, clients, n, few.task.epochs)
+        rows = grams.pop(layer.name)
+        plain = products(rows)
+        found[layer.name], unbiased[layer.name] = plain.clip(max=1.0), debiased(plain, rows, n)
+    return finding(found, unbiased, layers, clients, n, few.task.epochs)
 
 
-def finding(found: dict[str, Floats], layers: Sequence[Layer], clients: Sequence[int], n: int, epochs: int) -> Finding:
-    means = {name: mean_of_pairs(values) for name, values in found.items()}
+def finding(
+    found: dict[str, Floats],
+    unbiased: dict[str, Floats],
+    layers: Sequence[Layer],
+    clients: Sequence[int],
+    n: int,
+    epochs: int,
+) -> Finding:
+    means, fair = ({name: mean_of_pairs(v) for name, v in each.items()} for each in (found, unbiased))
     pairs = [
-        {"layer": name, "client": a, "other": b, "cka": finite(values[i, j])}
+        {
+            "layer": name,
+            "client": a,
+            "other": b,
+            "cka": finite(values[i, j]),
+            "cka_debiased": finite(unbiased[name][i, j]),
+        }
         for name, values in found.items()
         for i, a in enumerate(clients)
         for j, b in enumerate(clients)
@@ -110,7 +143,9 @@ def finding(found: dict[str, Floats], layers: Sequence[Layer], clients: Sequence
             "layer": layer.name,
             "width": layer.width,
             "averaged_to": layer.positions or None,
+            "inputs": n,
             "mean_cka": means[layer.name],
+            "mean_cka_debiased": fair[layer.name],
         }
         for layer in layers
     ]
@@ -120,6 +155,8 @@ def finding(found: dict[str, Floats], layers: Sequence[Layer], clients: Sequence
         "mean CKA of the first layer": means[layers[0].name],
         "mean CKA of the features": means["features"],
         "mean CKA of the logits": means["logits"],
+        "debiased CKA of the features": fair["features"],
+        "debiased CKA of the logits": fair["logits"],
         "least alike layer": lowest,
         "clients": len(clients),
         "inputs": n,
@@ -134,11 +171,13 @@ def finding(found: dict[str, Floats], layers: Sequence[Layer], clients: Sequence
         summary,
         {"pairs": pairs, "layers": by_layer},
         f"Heat maps of CKA between {len(clients)} clients for chosen layers, and its mean over pairs by layer: {told}.",
-        lambda: draw(found, [layer.name for layer in layers], clients),
+        lambda: draw(found, fair, [layer.name for layer in layers], clients),
     )
 
 
-def draw(found: dict[str, Floats], names: Sequence[str], clients: Sequence[int]) -> Figure:
+def draw(
+    found: dict[str, Floats], fair: dict[str, float | None], names: Sequence[str], clients: Sequence[int]
+) -> Figure:
     """Heat maps of the first, a middle and the last two layers; below, the mean of every layer."""
     shown = list(dict.fromkeys([names[0], names[(len(names) - 1) // 2], names[-2], names[-1]]))
     figure = blank(3.1 * len(shown) + 0.6, 6.4)
@@ -164,6 +203,9 @@ def draw(found: dict[str, Floats], names: Sequence[str], clients: Sequence[int])
         axes.scatter(np.full(len(values), i), values, **dot)
     means = [np.nan if (m := mean_of_pairs(found[name])) is None else m for name in names]
     axes.plot(place, means, marker="o", color="#0072B2", label="mean over pairs")
+    level = [np.nan if (m := fair[name]) is None else m for name in names]
+    axes.plot(place, level, marker="s", linestyle="--", color="#D55E00", label="mean over pairs, debiased")
+    low = min(low, float(np.nanmin(level, initial=0.0)))
     axes.set(ylabel="CKA between clients", xlim=(-0.5, len(names) - 0.5), ylim=(low, 1.03))
     ticks(axes.xaxis, names, len(names), rotation=0 if len(names) <= 8 else 30, fontsize=9)
     if len(names) > 8:

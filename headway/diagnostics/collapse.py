@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 ABOUT = (
     "Neural collapse of the global model on test samples; 0 is perfect for all but the cosine. NC1: spread within "
     "classes against spread between them. NC2: how far the angles between centred class means are from a simplex "
-    "(all cosines -1/(C-1)), and how unequal their lengths. NC3: distance between the centred class means and the "
-    "weight vectors, both scaled to one; and their mean cosine (1 is perfect). The neural-collapse error is NC2 of "
-    "class means that are not centred, as in FedETF's Figures 5b and 6a (Li et al., 2023). It is taken on raw "
-    "features, so that recipes compare, and on what the classifier sees."
+    "(all cosines -1/(C-1), C counting the classes of the test set), and how unequal their lengths. NC3: distance "
+    "between the centred class means and the weight vectors, both scaled to one; and their mean cosine (1 is perfect). "
+    "The neural-collapse error is NC2 of class means that are not centred, as in FedETF's Figures 5b and 6a (Li et "
+    "al., 2023). It is taken on raw features, so that recipes compare, and on what the classifier sees."
 )
 SPACES = {"raw": ("raw features", drawing.BLUE), "seen": ("what the classifier sees", drawing.ORANGE)}
 RANK = 1e-10  # eigenvalues of Sigma_B below this share of the largest are its null space: its rank is C - 1
@@ -65,7 +65,8 @@ def collapse_figures(h: Tensor, y: Tensor, rows: Tensor) -> dict[str, float | No
         inverse = torch.linalg.pinv(sigma_b, rtol=RANK, hermitian=True)
         found["nc1"] = float((sigma_w * inverse).sum()) / len(M)  # trace(Sigma_W pinv(Sigma_B)) / C, both symmetric
         found["nc1_traces"] = float(sigma_w.trace()) / between
-        found["nc2_angles"] = known_mean((pairs(cosines(M)) - target(classes)).square())
+        if len(M) > 1:  # centred means of C' classes are C' vertices, whatever the number of classes that are absent
+            found["nc2_angles"] = known_mean((pairs(cosines(M)) - target(len(M))).square())
         lengths = M.norm(dim=1)
         found["nc2_lengths"] = float(lengths.std(correction=0) / lengths.mean())
         W = rows[here].double()

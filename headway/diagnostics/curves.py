@@ -160,7 +160,9 @@ def last_part(key: str) -> str:
 def temperatures(subject: Subject) -> dict[str, float]:
     """The learned scale of the logits at the end: the server's, and each client's where it is the client's own."""
     saved = subject.saved
-    found = {}
+    found: dict[str, float] = {}
+    if subject.no_model:
+        return found
     for name, value in saved.server.w.items():
         if name.startswith("head.") and last_part(name) == "scale":
             if saved.recipe.share(name):

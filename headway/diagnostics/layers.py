@@ -81,9 +81,11 @@ def _children(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str]]
 def watched(body: nn.Module, seen: Callable[[str, Tensor], None]) -> Iterator[Callable[[], None]]:
     """While open, `seen` hears the output of every block of a pass: after the norm and activation that follow it.
 
+    Where a pool stands between a layer and its activation, that is what is left after the pool.
     The context gives a function to be called at the end of each pass.
     """
     current: list[tuple[str, Tensor]] = []
+    active = False  # whether the current block has had its activation
 
     def flush() -> None:
         while current:
@@ -91,13 +93,17 @@ def watched(body: nn.Module, seen: Callable[[str, Tensor], None]) -> Iterator[Ca
 
     def hook(name: str, heavy: bool) -> Callable[[nn.Module, Any, Any], None]:
         def listen(module: nn.Module, inputs: Any, out: Any) -> None:
+            nonlocal active
             if not isinstance(out, Tensor):
                 return
+            activation = type(module).__module__ == nn.ReLU.__module__
             if heavy:
                 flush()
                 current.append((name, out))
-            elif current and out.shape == current[0][1].shape:  # a norm or an activation; pools change the shape
+                active = False
+            elif current and (out.shape == current[0][1].shape or (activation and not active)):  # pools change shapes
                 current[0] = (current[0][0], out)
+                active = active or activation
 
         return listen
 

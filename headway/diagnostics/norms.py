@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from headway.diagnostics import drawing
+from headway.diagnostics.calibrated import calibrated
 from headway.diagnostics.finding import Finding, NotApplicable
 from headway.diagnostics.geometry import known_mean, rows_of, shared_head
 from headway.diagnostics.local_statistics import LocalStatistics, Norms, mean_norms
@@ -26,9 +28,11 @@ ABOUT = (
 )
 CLASSES = (
     "The norm of each class's weight vector in the clients' classifiers after local training, beside the samples of "
-    "that class each client has; and in the global classifier, before and after calibration where there is one. "
+    "that class each client has; and in the global classifier, before and after calibration. "
     "Local norms that follow the label counts show a biased classifier; `correlation` is the mean over clients of "
-    "Pearson's correlation between counts and norms. Drawn as in CCVR's Figures 3, 10 and 12 (Luo et al., 2021)."
+    "Pearson's correlation between counts and norms. Where the run was watched (--watch classifiers), its first, a "
+    "middle and its last watched round are drawn too, each with the clients that took part. Drawn as in CCVR's "
+    "Figures 3, 10 and 12 (Luo et al., 2021)."
 )
 SIDES = (("id", "local, classes it has (ID)", drawing.BLUE), ("ood", "local, classes it lacks (OOD)", drawing.ORANGE))
 
@@ -112,9 +116,10 @@ def classifier_norms(subject: Subject) -> Finding:
     local = torch.stack([s.rows.norm(dim=1) for s in clients])  # [K, C]
     counts = torch.stack([s.counts for s in clients])  # [K, C]
     whole: dict[str, Tensor] = {}
+    note = ""
     if subject.has_global_model:
-        whole["global"] = rows_of(subject.head).norm(dim=1).cpu()  # [C]
-        whole |= calibrated(subject)
+        calibrations, note = after_calibration(subject)
+        whole = {"global": rows_of(subject.head).norm(dim=1).cpu()} | calibrations  # [C] each
     tables: dict[str, list[dict[str, Any]]] = {
         "local": [
             {"client": s.client, "class": name, "samples": int(counts[k, c]), "norm": float(local[k, c])}
@@ -135,12 +140,65 @@ def classifier_norms(subject: Subject) -> Finding:
         f"is {drawing.told(summary['correlation'])} on average."
         + (f" Below, norms per class of {', '.join(whole)}." if whole else "")
     )
+    watched = watched_classifiers(subject.watched)
+    shown = chosen_rounds(watched)
+    if shown:
+        tables["rounds"] = [row.figures() for row in watched]
+        tables["watched"] = [line for row in shown for line in row.lines(names)]
+        alt += f" Norms after local training in rounds {', '.join(str(row.round) for row in shown)} as heat maps too."
     ids = [str(s.client) for s in clients]
     return Finding(
         "classifier_norms", "Classifier weight norms", CLASSES + " A spread is the standard deviation over classes "
-        "divided by the mean.", summary, tables, alt,
-        draw=lambda: classifier_figure(counts, local, whole, ids, names),
+        f"divided by the mean.{note}", summary, tables, alt,
+        draw=lambda: classifier_figure(counts, local, whole, shown, ids, names),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WatchedClassifiers:
+    """The clients' classifiers after local training in a round that was watched."""
+
+    round: int
+    clients: list[str]
+    counts: Tensor  # [K, C] training samples
+    norms: Tensor  # [K, C] ||w_c||, NaN where training diverged
+
+    @property
+    def correlations(self) -> list[float | None]:
+        return [correlation(n, w) for n, w in zip(self.counts, self.norms, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        spreads = known_mean(spread(self.norms))
+        return {"round": self.round, "correlation": known_mean(self.correlations), "local_spread": spreads}
+
+    def lines(self, names: list[str]) -> list[dict[str, Any]]:
+        return [
+            {
+                "round": self.round,
+                "client": k,
+                "class": name,
+                "samples": int(self.counts[i, c]),
+                "norm": drawing.number(self.norms[i, c]),
+            }
+            for i, k in enumerate(self.clients)
+            for c, name in enumerate(names)
+        ]
+
+
+def watched_classifiers(rows: Sequence[Mapping[str, Any]]) -> list[WatchedClassifiers]:
+    """What `--watch classifiers` wrote, round by round."""
+    found = []
+    for row in rows:
+        if seen := row.get("classifiers"):
+            counts = torch.tensor([client["counts"] for client in seen.values()], dtype=torch.float64)
+            norms = torch.stack([drawing.as_tensor(client["norms"]) for client in seen.values()])
+            found.append(WatchedClassifiers(row["round"], list(seen), counts, norms))
+    return found
+
+
+def chosen_rounds(watched: Sequence[WatchedClassifiers]) -> list[WatchedClassifiers]:
+    """The first, a middle and the last."""
+    return [watched[i] for i in sorted({0, len(watched) // 2, len(watched) - 1})] if watched else []
 
 
 def spread(rows: Tensor) -> Tensor:
@@ -155,24 +213,42 @@ def correlation(a: Tensor, b: Tensor) -> float | None:
     return float(a @ b) / size if size > 0 else None
 
 
-def calibrated(subject: Subject) -> dict[str, Tensor]:
-    """||w_c|| of every calibrated classifier of this run, [C]: by its own recipe, or by `headway calibrate`."""
+def after_calibration(subject: Subject) -> tuple[dict[str, Tensor], str]:
+    """||w_c|| of every calibrated classifier of this run, [C], and a word on one that was made for the occasion.
+
+    By the run's own recipe, by `headway calibrate`, or else by CCVR here and now.
+    """
     run = replace(subject.saved.run, task=subject.task)
     files = {"calibrated": run.path / "model.safetensors"} if run.summary.get("calibrated") else {}
     files |= {path.stem: path for path in sorted((run.path / "calibrated").glob("*.safetensors"))}
-    return {name: rows_of(shared_head(run._net(path))).norm(dim=1).cpu() for name, path in files.items()}
+    nets = {name: run._net(path) for name, path in files.items()}
+    note = ""
+    if not nets and (pair := calibrated(subject, make=True)):
+        nets, note = {pair.name: pair.after}, f" Calibration: {pair.source}."
+    return {name: rows_of(shared_head(net)).norm(dim=1).cpu() for name, net in nets.items()}, note
 
 
 def classifier_figure(
-    counts: Tensor, local: Tensor, whole: dict[str, Tensor], ids: list[str], names: list[str]
+    counts: Tensor,
+    local: Tensor,
+    whole: dict[str, Tensor],
+    shown: list[WatchedClassifiers],
+    ids: list[str],
+    names: list[str],
 ) -> Figure:
-    figure = drawing.blank(12, 8.4 if whole else 5)
-    top, *below = figure.subfigures(2 if whole else 1, 1, height_ratios=(3, 2) if whole else None, squeeze=False)[:, 0]
+    heights = [3.0, *([2.6] if shown else []), *([2.0] if whole else [])]
+    figure = drawing.blank(12, 1.68 * sum(heights) if len(heights) > 1 else 5)
+    top, *below = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     left, right = top.subplots(1, 2)
     drawing.heat(top, left, counts, names, ids, "label distribution", "training samples", "{:.0f}", cmap="Blues")
     drawing.heat(top, right, local, names, ids, "weight norms after local training", "||w||")
     for axes in (left, right):
         axes.set(xlabel="class", ylabel="client")
+    if shown:
+        middle = below.pop(0)
+        for axes, row in zip(middle.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            drawing.heat(middle, axes, row.norms, names, row.clients, f"weight norms, round {row.round}", "||w||")
+            axes.set(xlabel="class", ylabel="client")
     if whole:
         axes = below[0].subplots()
         marks = zip("os^Dv<>P", (drawing.BLUE, drawing.ORANGE, drawing.GREEN, drawing.PURPLE) * 2, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DIRECTIONS = 200  # L
 FRESH = 200  # virtual features a class that the forecast is judged on
 MOST_BYTES = 2**30  # of the class covariances
+AT_ONCE = 8192  # features that are pooled at a time
 MOST_REAL = 10_000  # real features the oracle is retrained on: more take minutes
 ABOUT = (
     "Each class is a Gaussian of what the classifier sees, pooled exactly from the clients' counts, means and "
@@ -80,33 +81,60 @@ class Pool:
 
 
 def pooled(subject: Subject, net: Net) -> Pool:
-    """One pass over all clients, one client's features in memory at a time."""
+    """One pass over all clients, some thousand features in memory at a time."""
     task, d = subject.task, classifier_of(net).weight.shape[1]
     need = 8 * subject.classes * d * d
     if need > MOST_BYTES:
         raise NotApplicable(f"covariances of {subject.classes} classes and {d} features need {need / 2**30:.1f} GB")
     everyone = task.everyone()
     every = -(-sum(map(task.data.size, everyone)) // MOST_REAL)
-    so_far: dict[int, Moments] = {}
     held: list[tuple[Tensor, Tensor]] = []
-    for done, k in enumerate(everyone):
-        subject.say(f"features of client {done + 1} of {len(everyone)}")
-        x, y = task.data[k]
-        e = net.embedding_of(x)  # [n_k, d]
+
+    def seen() -> Iterator[tuple[Tensor, Tensor]]:
+        for done, k in enumerate(everyone):
+            subject.say(f"features of client {done + 1} of {len(everyone)}")
+            x, y = task.data[k]
+            e = net.embedding_of(x)  # [n_k, d]
+            held.append((e[::every].clone(), y[::every]))
+            yield e, y
+
+    classes = class_moments(seen())
+    e, y = (torch.cat(part) for part in zip(*held, strict=True))
+    return Pool(classes, e, y, every == 1)
+
+
+def class_moments(parts: Iterable[tuple[Tensor, Tensor]], rows: int = AT_ONCE) -> dict[int, Moments]:
+    """Count, mean and scatter of every class over all clients' (e, y): Eqs. (3), (4), pooled exactly in any grouping.
+
+    Clients are taken together until there are so many rows, for a pool costs d x d whatever a client holds.
+    """
+    found: dict[int, Moments] = {}
+    waiting: list[tuple[Tensor, Tensor]] = []
+
+    def pool() -> None:
+        e, y = (torch.cat(part) for part in zip(*waiting, strict=True))
+        waiting.clear()
         for c in y.unique().tolist():
             m = Moments.of(e[y == c])
-            so_far[c] = Moments.pool([so_far[c], m]) if c in so_far else m  # Eqs. (3), (4)
-        held.append((e[::every].clone(), y[::every]))
-    e, y = (torch.cat(part) for part in zip(*held, strict=True))
-    return Pool({c: so_far[c] for c in sorted(so_far)}, e, y, every == 1)
+            found[c] = Moments.pool([found[c], m]) if c in found else m
+
+    for part in parts:
+        waiting.append(part)
+        if sum(len(y) for _, y in waiting) >= rows:
+            pool()
+    if waiting:
+        pool()
+    return {c: found[c] for c in sorted(found)}
 
 
 def with_spread(classes: dict[int, Moments]) -> dict[int, Moments]:
     """A class with a single feature borrows the mean covariance of the others, as in CCVR."""
-    covs = [m.cov for m in classes.values() if m.n > 1]
-    if not covs:
+    several = [m for m in classes.values() if m.n > 1]
+    if not several or len(several) == len(classes):
         return classes
-    mean = torch.stack(covs).mean(0)
+    mean = torch.zeros_like(several[0].scatter)  # [d, d], the only one in memory beside the classes' own
+    for m in several:
+        mean.add_(m.scatter, alpha=1 / ((m.n - 1) * len(several)))
     return {c: m if m.n > 1 else m.with_cov(mean) for c, m in classes.items()}
 
 

@@ -6,17 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headway import rounds
-from headway.afterwards import Saved, Say, load, silent
+from headway.afterwards import Saved, Say, asked_of, load, silent
+from headway.afterwards import finished as finished_run
 from headway.client import train_client
 from headway.diagnostics.finding import NotApplicable
 from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.local_statistics import LocalStatistics, statistics_of
+from headway.engine import LocalEngine
+from headway.errors import CheckpointError
 from headway.heads import Head
 from headway.models.net import Net
 from headway.rundir import Table, read_table
@@ -44,10 +48,23 @@ class Subject:
     most_clients: int = 20  # local models are trained of at most so many clients, evenly spread over the ids
     say: Say = field(default=silent, repr=False)
     trained: dict[int, Tree] = field(default_factory=dict, repr=False)  # client -> its local model, once trained
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # what diagnostics have made and share, by name
+    no_model: str = ""  # why there is no trained model; then data, settings and tables are all there is to look at
 
     @classmethod
     def of(cls, path: Path, say: Say = silent, task: Task | None = None, most_clients: int = 20) -> Subject:
         return cls(load(path, say, task), most_clients, say)
+
+    @classmethod
+    def with_or_without_model(cls, path: Path, say: Say = silent, most_clients: int = 20) -> Subject:
+        """Also of a run that diverged or has lost its checkpoint; an untrained model then stands where one must."""
+        try:
+            return cls.of(path, say, most_clients=most_clients)
+        except CheckpointError as error:
+            run = finished_run(path)
+            recipe, task = asked_of(run)
+            saved = Saved(run, recipe, task, rounds.first_server(recipe, task), LocalEngine())
+            return cls(saved, most_clients, say, no_model=str(error))
 
     @property
     def task(self) -> Task:

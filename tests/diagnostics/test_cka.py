@@ -7,7 +7,7 @@ import torch
 from diagnosed import check_whole, finished
 from torch import nn
 
-from headway.diagnostics.cka import MEMORY, cka, gram_row, inputs_within, linear_cka, products
+from headway.diagnostics.cka import MEMORY, cka, debiased, gram_row, inputs_within, linear_cka, products
 from headway.diagnostics.finding import NotApplicable
 from headway.diagnostics.layers import activations, layers_of, rows
 from headway.heads import Head
@@ -46,6 +46,32 @@ def test_gram_form_equals_feature_form() -> None:
     assert found[0, 2] == pytest.approx(1.0, abs=1e-6)
 
 
+def both(*inputs: torch.Tensor) -> tuple:
+    rows = torch.stack([gram_row(x) for x in inputs])
+    plain = products(rows)
+    return plain, debiased(plain, rows, len(inputs[0]))
+
+
+def test_debiased_by_hand() -> None:
+    """x = (1, -1, 0, 0), y = (1, 0, -1, 0), n = 4; off the diagonal K has -1 at (1, 2), L at (1, 3).
+
+    n (n - 3) HSIC_1(K, L) = tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1 = 0 + 4/6 - 1 = -1/3;
+    of K with itself 2 + 4/6 - 2 = 2/3, and of L too. So -1/2, where the plain one is (1 / 2)^2.
+    """
+    plain, found = both(torch.tensor([[1.0], [-1.0], [0.0], [0.0]]), torch.tensor([[1.0], [0.0], [-1.0], [0.0]]))
+    assert plain[0, 1] == pytest.approx(0.25, abs=1e-6)
+    assert found[0, 1] == pytest.approx(-0.5, abs=1e-6)
+    assert found[0, 0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_wide_layers_of_few_inputs_look_alike_only_to_the_plain_one() -> None:
+    plain, found = both(random(40, 600), random(40, 600, name="unrelated"))
+    assert plain[0, 1] > 0.9
+    assert abs(found[0, 1]) < 0.1
+    plain, found = both(random(400, 3), random(400, 3) + random(400, 3, name="noise"))
+    assert found[0, 1] == pytest.approx(plain[0, 1], abs=0.01)  # with many inputs of few numbers they agree
+
+
 def test_a_layer_that_says_the_same_of_every_input_has_no_similarity() -> None:
     found = products(torch.stack([gram_row(torch.ones(5, 3)), gram_row(random(5, 3))]))
     assert found[0, 0] != found[0, 0]
@@ -68,17 +94,28 @@ def test_layers_of_a_plain_net_are_read_after_their_activation() -> None:
     net, x = net_of("moon_cnn", (3, 32, 32)), torch.randn(5, 3, 32, 32, generator=stream("images"))
     layers = layers_of(net, x)
     assert [a.name for a in layers] == ["conv1", "conv2", "fc1", "fc2", "project1", "features", "logits"]
-    assert [a.width for a in layers] == [96, 1600, 120, 84, 84, 256, 10]  # conv1: 6 x 28 x 28 = 4704 > 4096
-    assert layers[0].positions == "4x4"
+    assert [a.width for a in layers] == [1176, 400, 120, 84, 84, 256, 10]  # conv1: 6 x 14 x 14 behind its pool
     found = activations(net, x, layers, batch=2)
     assert torch.equal(found["fc1"] >= 0, torch.ones(5, 120, dtype=torch.bool))
     assert torch.allclose(found["features"], net.features_of(x), atol=1e-5)
     with torch.no_grad():
-        first = torch.relu(net.body.conv1(x))  # type: ignore[operator]
-    assert torch.allclose(
-        found["conv1"].view(5, 6, 4, 4), first.unfold(2, 7, 7).unfold(3, 7, 7).mean((4, 5)), atol=1e-5
-    )
+        first = nn.functional.max_pool2d(torch.relu(net.body.conv1(x)), 2)  # type: ignore[operator]
+    assert torch.allclose(found["conv1"], first.flatten(1), atol=1e-5)
     assert not net.body.conv1._forward_hooks  # type: ignore[union-attr]
+
+
+def test_wide_maps_are_averaged() -> None:
+    net, x = net_of("cnn4", (3, 32, 32)), torch.randn(5, 3, 32, 32, generator=stream("images"))
+    layers = layers_of(net, x)
+    assert (layers[0].width, layers[0].positions) == (64 * 16, "4x4")  # 64 x 32 x 32 > 4096, before its pool
+    seen: list[torch.Tensor] = []
+    relu = next(m for m in net.body.modules() if isinstance(m, nn.ReLU))
+    with torch.no_grad():
+        handle = relu.register_forward_hook(lambda module, inputs, out: seen.append(out.clone()))
+        net.features(x)
+        handle.remove()
+    wanted = seen[0].unfold(2, 8, 8).unfold(3, 8, 8).mean((4, 5))
+    assert torch.allclose(activations(net, x, layers)[layers[0].name].view(5, 64, 4, 4), wanted, atol=1e-5)
 
 
 def test_layers_of_a_deep_net_are_blocks_evenly_chosen() -> None:

@@ -86,3 +86,20 @@ def test_raw_features_before_a_projection_have_no_nc3() -> None:
 def test_the_error_is_not_centred() -> None:
     # a common shift brings all cosines near one: (1 + 1/4)^2 for five classes
     assert collapse_error(ETF + 1e4) == pytest.approx(1.25**2, rel=1e-3)
+
+
+def test_centred_means_of_the_classes_that_are_there() -> None:
+    """Classes 0 and 2 of 3 are in the test set, at (1, 1) and (3, 1): centred (-1, 0) and (1, 0), cosine -1.
+
+    Two vertices of a simplex stand at -1 / (2 - 1) = -1, not at the -1/2 of three.
+    """
+    h, y = torch.tensor([[1.0, 1.0], [1.0, 1.0], [3.0, 1.0], [3.0, 1.0]]), torch.tensor([0, 0, 2, 2])
+    found = collapse_figures(h, y, torch.eye(3)[:, :2])
+    assert found["nc2_angles"] == pytest.approx(0)
+    # not centred, (1, 1) and (3, 1) have cosine 4 / sqrt(20), and the classifier has three classes: target -1/2
+    assert found["error"] == pytest.approx((4 / 20**0.5 + 0.5) ** 2)
+
+
+def test_a_single_class_has_no_angles() -> None:
+    found = collapse_figures(torch.tensor([[1.0, 1.0], [2.0, 1.0]]), torch.tensor([1, 1]), torch.eye(2))
+    assert found["nc2_angles"] is None

@@ -21,6 +21,7 @@ from headway.diagnostics import separability as separability_module
 from headway.diagnostics.catalogue import DIAGNOSTICS, chosen, diagnostic
 from headway.diagnostics.factors import four_factors
 from headway.diagnostics.finding import Finding, NotApplicable
+from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.labels import labels
 from headway.diagnostics.norms import classifier_norms, norms
 from headway.diagnostics.separability import separability
@@ -29,6 +30,7 @@ from headway.errors import ConfigError
 from headway.experiment import Options, execute
 from headway.methods.ccvr import CCVR
 from headway.methods.oracle import Oracle
+from headway.rundir import Run
 from headway.settings import settings
 
 TASK = {"clients": 4, "rounds": 3, "train_size": 200, "test_size": 80, "model": "mlp_small", "partition": "dir(0.1)"}
@@ -239,13 +241,68 @@ def test_one_that_fails_does_not_lose_the_others(runs, tmp_path, monkeypatch, er
     ]
 
 
-def test_a_bug_is_not_hidden(runs, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), torch.linalg.LinAlgError("singular")])
+def test_a_bug_is_not_hidden_and_loses_nothing(runs, tmp_path, monkeypatch, error) -> None:
     def broken(subject):
-        raise RuntimeError("shapes do not match")
+        raise error
 
-    monkeypatch.setattr(looking, "diagnostic", lambda name: broken)
-    with pytest.raises(RuntimeError, match="shapes"):
-        headway("diagnose", runs("fedtc"), "--only=labels", f"--out={tmp_path}", "-q")
+    monkeypatch.setattr(looking, "diagnostic", lambda name: broken if name == "norms" else lambda s: plain(name))
+    plain("norms").save(tmp_path)
+    end = headway("diagnose", runs("fedtc"), "--only=labels,norms,collapse", f"--out={tmp_path}", "--json")
+    assert end.code == 1
+    told = f"{type(error).__name__}: {error} (test_diagnose.py:"
+    assert end.json[0]["failed"]["norms"].startswith(told)
+    assert list(end.json[0]["findings"]) == ["labels", "collapse"]
+    assert end.err.startswith(f"headway: {runs('fedtc')}: norms failed: {told}")
+    assert end.err.count("\n") == 1
+    assert not (tmp_path / "norms.json").exists()
+
+
+# ---- runs without a model
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("diverged") / "run"
+    run = execute("fedetf", settings({**TASK, "lr": 1e30}), folder)
+    assert run.summary["failed"] is not None
+    assert run.summary["personal"] is None
+    return run.path
+
+
+def test_a_failed_run_does_not_stop_the_others(copied, diverged, tmp_path) -> None:
+    first, last = copied("fedtc"), copied("local")
+    end = headway("diagnose", first, diverged, last, "--only=labels,norms", "--json")
+    assert end.code == 0
+    assert [list(f["findings"]) for f in end.json] == [["labels", "norms"], ["labels"], ["labels", "norms"]]
+    assert "failed" in end.json[1]["skipped"]["norms"]
+    end = headway("diagnose", first, diverged, last, "--only=collapse", f"--out={tmp_path / 'x'}", "-q")
+    assert end.code == 0
+    assert end.err.startswith(f"headway: {diverged} failed: ")
+    assert end.err.count("\n") == 1
+    assert str(last) in end.out
+
+
+def test_a_failed_run_has_labels_and_curves(diverged, tmp_path) -> None:
+    end = headway("diagnose", diverged, f"--out={tmp_path}", "-q")
+    assert end.code == 0
+    assert sorted(p.stem for p in tmp_path.glob("*.json")) == ["labels", "traces"]
+    assert f"others skipped: {diverged} failed: " in " ".join(end.out.split())
+
+
+def test_when_no_run_can_be_looked_at(diverged, tmp_path) -> None:
+    end = headway("diagnose", diverged, "--only=norms", f"--out={tmp_path / 'x'}")
+    assert end.code == 2
+    assert end.out == ""
+    assert end.err.startswith(f"headway: {diverged} failed: ")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_without_its_checkpoint_has_labels_and_curves(copied) -> None:
+    run = copied("fedtc")
+    shutil.rmtree(run / "checkpoint")
+    end = headway("diagnose", run, "--only=labels,traces,norms", "--json")
+    assert end.code == 0
+    assert list(end.json[0]["findings"]) == ["labels", "traces"]
+    assert "has lost its last checkpoint" in end.json[0]["skipped"]["norms"]
 
 
 def test_an_interruption_leaves_whole_findings_only(runs, tmp_path, monkeypatch) -> None:
@@ -305,6 +362,23 @@ def test_classifiers_before_and_after_calibration(copied) -> None:
     afterwards.calibrate(run, "ffc")
     again = classifier_norms(Subject.of(run))
     assert list(again.tables["global"][0]) == ["class", "global", "calibrated", "ffc"]
+
+
+@pytest.mark.parametrize("text", ["fedtc", "fedper"])
+def test_classifiers_are_calibrated_for_the_figure_where_nobody_did(copied, text: str) -> None:
+    run = copied(text)
+    before = sorted(run.rglob("*"))
+    found = classifier_norms(Subject.of(run))
+    assert sorted(run.rglob("*")) == before  # nothing is written
+    row = found.tables["global"][3]
+    assert list(row) == ["class", "global", "ccvr"]
+    assert row["global"] != row["ccvr"]
+    assert found.summary["ccvr_spread"] > 0
+    assert "made for this figure, not saved" in found.about
+    if text == "fedtc":  # what the command makes of the same run
+        afterwards.calibrate(run, "ccvr")
+        made = next((run / "calibrated").glob("*.safetensors"))
+        assert row["ccvr"] == pytest.approx(shared_head(Run(run)._net(made)).weight[3].norm().item())
 
 
 def test_personal_heads_stand_for_a_global_one_by_their_mean(runs) -> None:

@@ -12,9 +12,11 @@ from torch import nn
 from headway.diagnostics.finding import NotApplicable
 from headway.diagnostics.inversion import (
     Attack,
+    Target,
     inversion,
     invert,
     nearest,
+    nearest_mean,
     psnr,
     ssim,
     targets_of,
@@ -71,6 +73,20 @@ def test_nearest_mean_passes_over_classes_without_samples() -> None:
     assert nearest(means, torch.tensor([[1.0, 1.0], [3.0, 3.0]])).tolist() == [0, 2]
 
 
+def test_class_means_are_built_without_the_targets(tmp_path, monkeypatch) -> None:
+    subject = finished("fedavg", tmp_path / "run")
+    d = subject.task.dataset
+    target = targets_of(subject)[0][-1]
+    means = nearest_mean(subject, [Target(0, target.y, target.images[:3]), target])  # ten images, three named twice
+    mine = d.x[d.y == target.y].double()
+    wanted = (mine.sum(0) - target.images.double().sum(0)) / (len(mine) - 10)
+    assert torch.allclose(means[target.y].double(), wanted, rtol=1e-5)
+    other = (target.y + 1) % 10
+    assert torch.allclose(means[other].double(), d.x[d.y == other].double().mean(0), rtol=1e-5)
+    monkeypatch.setattr("headway.diagnostics.inversion.PART", 7)
+    assert torch.allclose(nearest_mean(subject, [target]), means)
+
+
 class Flat(nn.Module):
     dim = 16
 
@@ -83,7 +99,7 @@ def test_a_feature_that_is_the_image_gives_the_image_back() -> None:
     image = torch.randint(40, 200, (1, 1, 4, 4), generator=stream("x"), dtype=torch.uint8)
     low, high = torch.zeros(1, 4, 4), torch.full((1, 4, 4), 255.0)
     how = Attack(steps=400, lr=0.05, tv=0.0, l2=0.0)
-    made, losses = invert(net, net.features_of(image), low, high, stream("noise"), how)
+    made, losses, _ = invert(net, net.features_of(image), low, high, stream("noise"), how)
     assert losses.max() < 1e-3
     assert psnr(made, image.float(), 255.0) > 30
     assert net.head.weight.requires_grad
@@ -92,7 +108,8 @@ def test_a_feature_that_is_the_image_gives_the_image_back() -> None:
 def test_stored_values_stay_where_data_can_be() -> None:
     net = Net(Flat(), Head(16, 2, stream("head")), 2, Normalise((0.5,), (0.25,), 1.0, 3))
     z = torch.full((1, 16), 100.0)  # no pixel within [0, 1] gives this
-    made, _ = invert(net, z, torch.zeros(1, 4, 4), torch.ones(1, 4, 4), stream("noise"), Attack(steps=60))
+    made, _, steps = invert(net, z, torch.zeros(1, 4, 4), torch.ones(1, 4, 4), stream("noise"), Attack(steps=1000))
+    assert steps == 200  # at the border after a few steps: from the 100th on nothing gets better
     assert made.min() >= 0
     assert made.max() <= 1 + 1e-6
 
@@ -104,6 +121,7 @@ def test_on_a_run(tmp_path) -> None:
     assert {r["features"] for r in found.tables["images"]} == {1, 3, 10}
     assert "nearest mean image" in found.about
     assert "window 7" in found.about
+    assert found.summary["steps"] == 40
     single = [r for r in found.tables["images"] if r["features"] == 1]
     assert all(r["psnr"] == r["psnr_of_mean_image"] for r in single)
     assert inversion(subject, Attack(steps=40)).tables == found.tables

@@ -6,11 +6,22 @@ import math
 
 import pytest
 import torch
+from diagnosed import SMALL, check_whole
 from toy import OneWeight, fixed, task_of
 
 from headway.diagnostics.local_statistics import LocalStatistics, mean_norms, statistics_of
-from headway.diagnostics.norms import correlation, difference, spread
+from headway.diagnostics.norms import (
+    chosen_rounds,
+    classifier_norms,
+    correlation,
+    difference,
+    spread,
+    watched_classifiers,
+)
+from headway.diagnostics.subject import Subject
+from headway.experiment import Options, execute
 from headway.methods import recipe as parse
+from headway.settings import settings
 
 
 def statistics(counts, rows, sums=(0.0, 0.0), samples=(1, 1)) -> LocalStatistics:
@@ -86,3 +97,35 @@ def test_spread_and_correlation_by_hand() -> None:
     assert correlation(rising, torch.tensor([3.0, 1.0, 2.0]).double()) == pytest.approx(-0.5)
     assert correlation(rising, torch.ones(3).double()) is None
     assert not math.isnan(correlation(rising, -rising))
+
+
+# ---- over rounds
+def seen(t: int, *norms: list[float | None]) -> dict:
+    clients = {str(k): {"counts": [4, 0], "norms": values} for k, values in enumerate(norms)}
+    return {"round": t, "classifiers": clients}
+
+
+def test_first_middle_and_last_watched_round() -> None:
+    rows = [seen(t, [1.0, 1.0]) for t in (1, 3, 5, 7)]
+    assert [row.round for row in chosen_rounds(watched_classifiers(rows))] == [1, 5, 7]
+    assert [row.round for row in chosen_rounds(watched_classifiers(rows[:2]))] == [1, 3]
+    assert chosen_rounds(watched_classifiers([{"round": 1, "weight_id": 2.0}])) == []
+
+
+def test_a_watched_rounds_classifiers_by_hand() -> None:
+    """Client 0: counts (4, 0), norms (3, 1): correlation 1. Client 1: norms (1, 3): -1. Client 2 diverged."""
+    (found,) = watched_classifiers([seen(5, [3.0, 1.0], [1.0, 3.0], [None, 1.0])])
+    assert (found.round, found.clients) == (5, ["0", "1", "2"])
+    assert found.correlations[:2] == [pytest.approx(1), pytest.approx(-1)]
+    assert found.figures() == {"round": 5, "correlation": pytest.approx(0), "local_spread": pytest.approx(0.5)}
+
+
+def test_classifiers_of_watched_rounds_are_drawn(tmp_path) -> None:
+    out = tmp_path / "run"
+    execute("fedavg", settings({**SMALL, "rounds": 4}), out, Options(watch="classifiers"))
+    found = classifier_norms(Subject.of(out))
+    check_whole(found, tmp_path)
+    assert [row["round"] for row in found.tables["rounds"]] == [1, 2, 3, 4]
+    assert {row["round"] for row in found.tables["watched"]} == {1, 3, 4}
+    assert len(found.tables["watched"]) == 3 * 4 * 10
+    assert "rounds 1, 3, 4" in found.alt

@@ -9,6 +9,7 @@ import torch
 from toy import OneWeight, fixed, task_of
 
 from headway.diagnostics.separability import (
+    class_moments,
     directions,
     sampled_wasserstein,
     sliced_wasserstein,
@@ -68,3 +69,23 @@ def test_virtual_accuracy_by_hand() -> None:
     task = task_of([1.0], [0], [[0]], body=lambda: OneWeight(1.0), first=fixed([[1.0], [-1.0]]), bias=False)
     drawn = {0: torch.tensor([[1.0], [2.0], [-1.0]]), 1: torch.tensor([[-3.0]])}
     assert virtual_accuracy(task.net(parse("fedavg")), drawn) == 0.75
+
+
+@pytest.mark.parametrize("rows", [1, 5, 1000])
+def test_moments_of_classes_are_the_pooled_ones(rows: int) -> None:
+    rng = stream("clients")
+    parts = [(torch.randn(n, 3, generator=rng) + 1e3, torch.arange(n) % 3 * 2) for n in (4, 1, 0, 7, 2)]
+    found = class_moments(parts, rows)
+    assert list(found) == [0, 2, 4]
+    for c, m in found.items():
+        wanted = Moments.pool([Moments.of(e[y == c]) for e, y in parts if (y == c).any()])
+        assert m.n == wanted.n
+        assert torch.allclose(m.mean, wanted.mean, rtol=1e-12)
+        assert torch.allclose(m.scatter, wanted.scatter, rtol=1e-9)
+
+
+def test_moments_of_two_clients_by_hand() -> None:
+    # class 0: 1 and 3 of one client, 8 of another: mean 4, scatter 9 + 1 + 16 = 26
+    parts = [(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0])), (torch.tensor([[8.0]]), torch.tensor([0]))]
+    found = class_moments(parts)[0]
+    assert (found.n, found.mean.item(), found.scatter.item()) == (3, 4.0, pytest.approx(26.0))

@@ -53,6 +53,12 @@ def test_agreement_within_a_class_by_hand() -> None:
     assert within_class(vectors, has) == [pytest.approx(1 / 3), None]
 
 
+def test_a_frozen_classifier_is_replaced_for_the_third_panel(tmp_path) -> None:
+    found = tsne(finished("fedetf", tmp_path / "run"))
+    assert "accuracy of these points (prediction after ccvr)" in found.summary
+    assert "Calibration: ccvr(replace_head=True), made for this figure, not saved." in found.about
+
+
 def test_three_panels_with_a_calibration_made_on_the_spot(tmp_path) -> None:
     subject = finished("fedavg", tmp_path / "run")
     before = sorted(p.name for p in (tmp_path / "run").rglob("*"))
@@ -73,7 +79,8 @@ def test_three_panels_with_a_calibration_made_on_the_spot(tmp_path) -> None:
     check_whole(found, tmp_path)
 
 
-def test_two_panels_where_the_recipe_refuses_calibration(tmp_path) -> None:
+def test_two_panels_where_the_recipe_refuses_calibration(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("headway.diagnostics.calibrated.ATTEMPTS", ("ccvr",))  # which a fixed classifier refuses
     found = tsne(finished("fedetf", tmp_path / "run"))
     assert list(found.tables["points"][0]) == ["x", "y", "truth", "prediction"]
     check_whole(found, tmp_path)

@@ -16,14 +16,16 @@ from toy import skewed
 from headway import rounds
 from headway.client import train_client
 from headway.diagnostics.local_statistics import statistics_of
+from headway.diagnostics.subject import Subject
 from headway.engine import LocalEngine
 from headway.errors import ConfigError
 from headway.experiment import Options, Progress, Stopped, execute, resume
 from headway.methods import recipe as parse
 from headway.rundir import Run, read_table
 from headway.settings import settings
+from headway.tracking import Trackers, numbers
 from headway.tree import Tree
-from headway.watch import WATCHED, Watcher, drift_figures, evenly, scales, watch_names
+from headway.watch import WATCHED, Watcher, drift_figures, evenly, rounded, scales, watch_names
 
 TASK = {"clients": 3, "rounds": 3, "train_size": 150, "test_size": 60, "model": "mlp_small", "partition": "dir(0.1)"}
 
@@ -119,6 +121,74 @@ def test_columns_of_a_watched_round(tmp_path) -> None:
     assert row["weight_global"] == pytest.approx(1)  # a frozen frame of unit vectors
     assert row["classifier_cosine"] == pytest.approx(1)
     assert row["temperature_mean"] == pytest.approx(sum(row["temperature"].values()) / 3)
+
+
+@pytest.mark.parametrize("text", ["fedper", "fedavg"])
+def test_the_global_classifier_is_the_mean_of_personal_ones(tmp_path, text: str) -> None:
+    run = ran(text, tmp_path / "a", "norms")
+    head = Subject.of(run.path).head  # fedper: the mean of what the clients keep; its server never trains a head
+    wanted = head.weight.double().norm(dim=1).mean().item()
+    assert read_table(run.path / "watch.jsonl")[-1]["weight_global"] == pytest.approx(wanted)
+
+
+def test_classifiers_of_every_client(tmp_path) -> None:
+    run = ran("fedavg", tmp_path / "a", "classifiers")
+    rows = read_table(run.path / "watch.jsonl")
+    assert [set(row) for row in rows] == [{"round", "classifiers"}] * 3
+    subject = Subject.of(run.path)
+    for row in rows:
+        assert list(row["classifiers"]) == ["0", "1", "2"]
+        assert [seen["counts"] for seen in row["classifiers"].values()] == subject.counts.tolist()
+        assert all(len(seen["norms"]) == 10 for seen in row["classifiers"].values())
+    assert rows[0]["classifiers"]["0"]["norms"] != rows[2]["classifiers"]["0"]["norms"]
+
+
+def test_norms_are_watched_to_five_digits() -> None:
+    # ||(3, 4)|| = 5, ||(1, 1)|| = sqrt(2) = 1.41421356..
+    assert rounded(torch.tensor([[3.0, 4.0], [1.0, 1.0]]).norm(dim=1)) == [5.0, 1.4142]
+    assert rounded(torch.tensor([12345.678, 0.00012345678])) == [12346.0, 0.00012346]
+
+
+def test_a_fixed_classifier_is_not_watched(tmp_path) -> None:
+    assert set(read_table(ran("fedetf", tmp_path / "a", "classifiers").path / "watch.jsonl")[-1]) == {"round"}
+
+
+# ---- what goes wrong with it
+class Listening(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_look_that_fails_ends_watching_and_not_the_run(tmp_path, monkeypatch) -> None:
+    plain = ran("fedavg", tmp_path / "a")
+    look = Watcher.look
+
+    def broken(self, server, cast, reports):
+        if server.round == 2:
+            raise RuntimeError("shapes\ndo not match")
+        return look(self, server, cast, reports)
+
+    monkeypatch.setattr(Watcher, "look", broken)
+    heard = Listening()
+    watched = ran("fedavg", tmp_path / "b", "drift", heard)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (plain.path / name).read_bytes() == (watched.path / name).read_bytes(), name
+    assert [row["round"] for row in read_table(watched.path / "watch.jsonl")] == [1]
+    told = [text for text in heard.said if "watching" in text]
+    assert told == ["warning: watching stopped at round 2 and the run goes on (RuntimeError: shapes do not match)"]
+
+
+def test_trackers_hear_what_is_watched(tmp_path, monkeypatch) -> None:
+    heard = []
+    monkeypatch.setattr(Trackers, "round", lambda self, row: heard.append(dict(numbers(row))))
+    rows = read_table(ran("fedavg", tmp_path / "a", "drift,steps,classifiers").path / "watch.jsonl")
+    assert [row["drift_body"] for row in heard] == [row["drift_body"] for row in rows]
+    assert heard[0]["steps/1"] == rows[0]["steps"]["1"]
+    assert heard[0]["train_loss"] > 0
+    assert not any("classifiers" in name for name in heard[0])  # hundreds of numbers a round are no curves
 
 
 def test_the_servers_own_trace_comes_along(tmp_path) -> None:
