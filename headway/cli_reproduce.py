@@ -26,7 +26,7 @@ def add_to(app: typer.Typer, emit: Emit) -> None:
         scale: str = typer.Option("cpu", metavar="cpu|full", help="cpu: minutes a row on 2 cores; full: as published"),
         **given: Any,
     ) -> None:
-        """A paper's table or figure again, beside the published numbers."""
+        """A paper's table or figure again, beside its numbers."""
         from headway.reproduce import figures, plan
         from headway.reproduce.run import reproduce_table
 
@@ -39,12 +39,14 @@ def add_to(app: typer.Typer, emit: Emit) -> None:
         ways = how(given)
         changes = task_values(given)
         folder = ways.out or Path("runs") / "reproduce" / table.strip().lower().partition("/")[0]
-        said = shlex.join(["headway", "reproduce", *command_words()])
-        if (preset := figures.find(table)) is not None:
-            from headway.reproduce.drawn import reproduce_figure
+        from headway.cli import continued
 
-            made = reproduce_figure(preset, rows, scale, changes, ways.seeds, folder, ways.options, said)
-            emit(ways.json, made.record(), made.show)
-            return
-        side = reproduce_table(table, rows, scale, changes, ways.seeds, folder, ways.options, said)
-        emit(ways.json, side.record(), side.show)
+        said = shlex.join(["headway", "reproduce", *command_words()])
+        with continued(ways.options.overwrite):
+            if (preset := figures.find(table)) is not None:
+                from headway.reproduce.drawn import reproduce_figure
+
+                made: Any = reproduce_figure(preset, rows, scale, changes, ways.seeds, folder, ways.options, said)
+            else:
+                made = reproduce_table(table, rows, scale, changes, ways.seeds, folder, ways.options, said)
+        emit(ways.json, made.record(), made.show)

@@ -346,7 +346,7 @@ def test_partition_has_the_options_that_mean_something_for_a_partition():
     ("words", "said"),
     [
         (["--lr=0.1"], "No such option '--lr': it belongs to `headway run` and `headway compare`; see `headway part"),
-        (["--threads=2"], "No such option '--threads': it belongs to `headway run` and `headway compare`; see `hea"),
+        (["--threads=2"], "No such option '--threads': it belongs to `headway run`, `headway compare` and `headway r"),
         (["--workers=2"], "No such option '--workers': it belongs to `headway run`, `headway compare`, `headway resu"),
         (["--set", "lr=0.1"], "lr=0.1: a partition is drawn without training; known: data, data_dir, "),
     ],

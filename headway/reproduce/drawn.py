@@ -26,6 +26,7 @@ from headway.reproduce.joint import Curve
 from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
 from headway.reproduce.run import common
+from headway.reproduce.table import CUT
 from headway.rundir import Run, prepare_folder
 from headway.settings import Settings
 from headway.state import Server
@@ -36,7 +37,6 @@ from headway.values import write_atomic
 from headway.watch import WATCHED
 
 WITHOUT_MODELS = ("labels", "traces")  # what a run tells whose models are lost
-CUT = "model, rounds and samples are cut for two cores: levels are not comparable with the paper's, orderings are"
 
 
 @dataclass(frozen=True)

@@ -56,15 +56,20 @@ def published(name: str) -> list[Published]:
     known = {key.lower(): key for key in tables()}
     key = known.get(name.strip().lower())
     if key is None:
-        papers = sorted({key.partition("/")[0] for key in known.values()})
-        paper = name.partition("/")[0]
-        of_paper = [k for k in known.values() if k.startswith(f"{paper}/")]
-        if of_paper and "/" in name:
-            raise ConfigError(f"table={name}: {paper} has {', '.join(k.partition('/')[2] for k in of_paper)}")
-        if paper in papers:
-            raise ConfigError(f"table={name}: name a table of the paper too, such as {of_paper[0]}")
-        raise ConfigError(f"table={name}: there is no such paper; {nearest(paper, papers)}")
+        raise ConfigError(
+            f"table={name or repr(name)}: {no_table(name, list(known.values()))}; see `headway reproduce`"
+        )
     return tables()[key]
+
+
+def no_table(name: str, known: Sequence[str]) -> str:
+    """Why a name is no table's, with the nearest that is."""
+    paper, _, part = name.strip().lower().partition("/")
+    theirs = [key.partition("/")[2] for key in known if key.startswith(f"{paper}/")]
+    if not theirs:
+        return f"there is no such paper; {nearest(paper, sorted({key.partition('/')[0] for key in known}))}"
+    told = [t for t in theirs if t.startswith("table")]
+    return f"{paper} has no {part}; {nearest(part, told)}" if part else f"name a table too, such as {paper}/{told[0]}"
 
 
 def chosen(found: Sequence[Published], words: str | None) -> list[Published]:
@@ -72,6 +77,8 @@ def chosen(found: Sequence[Published], words: str | None) -> list[Published]:
 
     Words are values of a column; of one column they are alternatives, and every column named must agree.
     """
+    if words is not None and not split_words(words):
+        raise ConfigError(f"rows={words!r}: it is empty; give words such as 'cifar10,fedavg', or leave it out")
     wanted: dict[str, set[str]] = {}
     for word in split_words(words or ""):
         key, _, value = word.partition("=") if re.match(r"^\w+=", word) else (column_of(word, found), "", word)
@@ -143,7 +150,7 @@ def settings_of(row: Published, scale: str, changes: Mapping[str, Any]) -> Setti
         "rounds": protocol.cut.rounds if cpu else row.rounds or protocol.rounds,
         "lr": rate(row),
     }
-    if cpu:
+    if cpu and "data" not in changes:
         values |= {"train_size": protocol.cut.train_size, "test_size": protocol.cut.test_size}
     values |= exceptions(row)
     made = settings(values | dict(changes))

@@ -20,6 +20,7 @@ from headway.reproduce.plan import Cell
 from headway.reproduce.work import Ours
 from headway.values import write_atomic
 
+CUT = "model, rounds and samples are cut for two cores: levels are not comparable with the paper's, at best orderings"
 REFERENCES = ("fedavg", "fedavg+ft", "fedavg+etf", "local")  # whom others are compared with: the first there is
 
 
@@ -197,7 +198,7 @@ def number(value: float | None, spread: float | None, sign: bool = False) -> str
 def heading(group: Group) -> str:
     told = [f"{v}" if k in ("dataset", "model", "partition", "metric") else f"{k} {v:g}"
             for k, v in group.setting.items() if v is not None]  # fmt: skip
-    return ", ".join(told)
+    return f"paper: {', '.join(told)}"
 
 
 def footer(group: Group) -> str:
@@ -235,7 +236,7 @@ def show(console: Console, side: Side) -> None:
 
 def notes(side: Side) -> list[str]:
     lost = [f"{side.unnamed} rows of the table have lost their method's name and are left out"] if side.unnamed else []
-    cut = ["model, rounds and samples are cut for two cores: levels are not comparable with the paper's, orderings are"]
+    cut = [CUT]
     changed = [f"changed by --set, whatever is said above: {difference(side.changes)}"] if side.changes else []
     return [*side.assumptions, *lost, *(cut if side.scale == "cpu" else []), *changed]
 

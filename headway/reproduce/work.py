@@ -42,7 +42,9 @@ def measure(cells: Sequence[Cell], seeds: Sequence[int], out: Path, options: Opt
             refused.setdefault(name, why)
             continue
         make = makers.setdefault(cell.settings.data, same_data(options))
-        options.progress.say(f"training {number} of {len(names)}: {cell.training}, {cell.settings.partition}")
+        there = sum(Run(out / "runs" / name / f"seed-{seed}").done for seed in seeds) if not options.overwrite else 0
+        reused = f"; {there} of {len(seeds)} seeds finished before, taken as they are" if there else ""
+        options.progress.say(f"training {number} of {len(names)}: {cell.training}, {cell.settings.partition}{reused}")
         try:
             trained[name] = train(cell, seeds, out / "runs" / name, options, make)
         except DataError as error:

@@ -89,9 +89,10 @@ def test_words_choose_rows_column_by_column():
 @pytest.mark.parametrize(
     ("table", "words", "says"),
     [
-        ("fedetf/table9", None, "fedetf has fig5, table1, table2"),
+        ("fedetf/table44", None, "did you mean 'table4'"),
         ("fedtf/table1", None, "did you mean 'fedetf'"),
-        ("fedetf", None, "name a table of the paper too"),
+        ("fedetf", None, "name a table too, such as fedetf/table1"),
+        ("fedetf/table1", " ", "rows=' ': it is empty"),
         ("fedetf/table1", "fedavgg", "did you mean 'fedavg'"),
         ("fedetf/table1", "epochs=77", "the table has epochs 1, 3"),
         ("fedetf/table1", "colour=red", "the table has no colour"),

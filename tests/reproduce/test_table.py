@@ -138,7 +138,7 @@ def test_the_spread_over_clients_is_the_papers_fraction(tmp_path):
     [
         (["ccvr/table2", "--scale", "gpu"], "scale=gpu: use cpu or full"),
         (["ccvr/table2", "--rows", "nosuch"], "rows=nosuch: no row of the table has it"),
-        (["ccvr/table99"], "table=ccvr/table99: ccvr has table1"),
+        (["ccvr/table99"], "table=ccvr/table99: ccvr has no table99"),
         (["fedetf/fig2"], "a drawing"),
         (["ccvr/table2", "--set", "lr=-1"], "lr=-1: lr must be"),
         (["fedavg-etf-gmv/table1", "--rows", "row2_unnamed"], "no row of fedavg-etf-gmv/table1 with a method's name"),
