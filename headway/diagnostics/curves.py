@@ -29,7 +29,7 @@ ACCURACIES = {
     "iterate_acc": "global at the last iterate",
 }
 LOSSES = {"global_loss": "global test loss", "train_loss": "training loss of clients"}
-UNITS = {"loss": "cross-entropy", "server step size": "eta_g", "temperature": "scale of the logits"}
+UNITS = {"loss": "loss as trained", "server step size": "eta_g", "temperature": "scale of the logits"}
 ABOUT = (
     "Round by round: accuracies and losses as measured (faint) and smoothed by a Gaussian kernel of sigma = 2 "
     "evaluations (bold), as in Figure 5 of the FedAvg+ETF+GMV paper; smoothing is for the eye alone, the numbers are "
