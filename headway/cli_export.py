@@ -18,7 +18,8 @@ def export_command(
         None, help="global, calibrated or client:3; calibrated@ccvr names one of several [what the run ended with]"
     ),
     out: str = typer.Option(None, metavar="FILE", help="the file to write [RUN/exported/MODEL.FORMAT]"),
-    check: str = typer.Option("1000", help="test samples on which it must agree with headway, or all"),
+    check: str = typer.Option("1000", help="test samples on which it must agree with headway, or all; 0: no check"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="replace a file that headway did not export"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
     """A model file that predicts without headway."""
@@ -29,7 +30,7 @@ def export_command(
         raise ConfigError(f"out={out!r}: it is empty; give a file, such as --out model.onnx, or leave it out")
     from headway.export import export
 
-    result = export(run_folder(path), to, model, out, samples)
+    result = export(run_folder(path), to, model, out, samples, overwrite)
     emit(as_json, result, lambda c: print_export(c, result))
 
 

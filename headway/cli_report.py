@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
 from headway.cli_help import ARGUMENTS, Command
-from headway.cli_options import out_of
 from headway.errors import ConfigError
 from headway.report.telling import Telling
 
@@ -23,7 +23,11 @@ def register(app: typer.Typer) -> None:
 
 def report_command(
     runs: list[str] = typer.Argument(..., metavar="RUN..."),  # noqa: B008  typer's way
-    out: str = typer.Option(None, "--out", help="the page to write [report.html in the folder given]"),
+    out: str = typer.Option(
+        None,
+        "--out",
+        help="the page to write [report.html in the folder given, of several folders in the working directory]",
+    ),
     title: str = typer.Option(None, "--title", help="the page's heading; made from the runs when not given"),
     diagnose: bool = typer.Option(
         False, "--diagnose/--no-diagnose", help="first compute the diagnostics that runs lack"
@@ -41,7 +45,9 @@ def report_command(
     from headway.report.gather import check_some
     from headway.values import write_atomic
 
-    folders, place = check_some(runs), out_of(out)
+    if out is not None and not out.strip():
+        raise ConfigError(f"out={out!r}: it is empty; give a file, such as --out report.html, or leave it out")
+    folders, place = check_some(runs), None if out is None else Path(out)
     if title is not None and not title.strip():
         raise ConfigError(f"title={title!r}: it is empty; give a title, or leave it out")
     told = Told(Console(stderr=True), quiet or as_json)
@@ -54,6 +60,7 @@ def report_command(
         told.end()
     facts: dict[str, Any] = page.record(place, g)
     words = f"{place}: {len(g.runs)} run{'s' * (len(g.runs) != 1)}, {facts['bytes'] / 1e6:.2f} MB"
+    words += f", {len(g.damaged)} damaged and left out" if g.damaged else ""
     emit(as_json, facts, lambda c: c.print(words, markup=False))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as tables
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,20 @@ TITLES = {
     "pooled": "pooled %", "personal_std": "± %", "megabytes": "MB", "seconds": "s",
 }  # fmt: skip
 
+LIST, METRICS = ["run", "state", "recipe"], ["run", "recipe", "seed", "round"]  # how files of headway begin
+
 
 def runs_command(
     folders: list[str] = typer.Argument(None, metavar="[DIR]..."),  # noqa: B008  typer's way
     where: list[str] = typer.Option(  # noqa: B008
-        None, metavar="KEY=VALUE", help="recipe=fed*, lr=0.05, global>0.9, state=failed; may be repeated"
+        None, metavar="KEY=VALUE", help="recipe=fed*, lr=0.05, global>90 (%, or 0.9), state=failed; may be repeated"
     ),
     sort: str = typer.Option(None, help="a figure or setting; accuracies best first, - in front turns it round"),
     columns: str = typer.Option(None, help="what to show, such as run,recipe,lr,global"),
     diff: bool = typer.Option(False, "--diff", help="the settings in which runs differ and their figures: --diff A B"),
     metrics: bool = typer.Option(False, "--metrics", help="every round of the runs, as CSV on stdout or to --csv"),
     csv: str = typer.Option(None, metavar="FILE", help="write a CSV file; with --metrics a folder/ gets one a run"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="replace a CSV file that headway did not write"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
     """Which runs there are, and how they differ."""
@@ -52,7 +56,7 @@ def runs_command(
         header = headings(["what", *table["runs"]])
         rows = [dict(zip(header, [key, *values], strict=True))
                 for part in ("settings", "figures") for key, values in table[part].items()]  # fmt: skip
-        save(place, rows)
+        save(place, rows, overwrite)
         emit(as_json, table, lambda c: print_difference(c, table, place))
     elif metrics:
         rows = work.metrics_rows(found)
@@ -60,12 +64,15 @@ def runs_command(
             taken: list[str] = []
             for f in found:
                 taken.append(file_name(f.name, taken))
-                save(place / f"{taken[-1]}.csv", work.metrics_rows([f]))
+            for name in taken:  # all before any: nothing is half-written
+                check_own(place / f"{name}.csv", METRICS, overwrite)
+            for f, name in zip(found, taken, strict=True):
+                save(place / f"{name}.csv", work.metrics_rows([f]), overwrite)
         else:
-            save(place, rows)
+            save(place, rows, overwrite)
         emit(as_json, rows, lambda c: print_metrics(c, rows, place))
     else:
-        save(place, [{key: f[key] for key in listed(shown)} for f in found])
+        save(place, [{key: f[key] for key in listed(shown)} for f in found], overwrite)
         emit(as_json, [f.record() for f in found], lambda c: print_runs(c, found, shown, place))
 
 
@@ -105,12 +112,31 @@ def csv_place(text: str | None, several: bool) -> Path | None:
     return place
 
 
-def save(place: Path | None, rows: Sequence[dict[str, Any]]) -> None:
+def save(place: Path | None, rows: Sequence[dict[str, Any]], overwrite: bool) -> None:
     from headway.diagnostics.finding import csv_text
     from headway.values import write_atomic
 
     if place:
-        write_atomic(place, csv_text([{safe(str(k)): v for k, v in row.items()} for row in rows]))
+        named = [{safe(str(k)): v for k, v in row.items()} for row in rows]
+        check_own(place, list(named[0]) if named else [], overwrite)
+        write_atomic(place, csv_text(named))
+
+
+def check_own(place: Path, header: Sequence[str], overwrite: bool) -> None:
+    """A list of headway, known by its first line, or an empty file may be replaced; anything else when asked to."""
+    if overwrite or not place.exists() or not place.stat().st_size:
+        return
+    try:
+        with open(place, newline="", encoding="utf-8") as f:
+            there = next(tables.reader(f), [])
+    except (OSError, ValueError, tables.Error):
+        there = []
+    starts = any(there[: len(first)] == first for first in (LIST, METRICS))
+    if not starts and there != list(header):
+        raise CheckpointError(
+            f"csv={place}: it is there already and headway did not write it; choose another file, or --overwrite to "
+            f"replace it"
+        )
 
 
 def headings(names: Sequence[str]) -> list[str]:

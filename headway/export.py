@@ -27,6 +27,7 @@ import headway
 from headway.errors import CheckpointError, ConfigError, ModelError, nearest
 from headway.experiment import check_config
 from headway.export_models import Chosen, choose
+from headway.export_place import KINDS, check_free, check_name
 from headway.heads import NearestHead
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net, chunks, normalises_by_batch
@@ -35,9 +36,9 @@ from headway.settings import settings
 from headway.task import Task, build
 from headway.values import write_atomic
 
-KINDS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
 NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 ALONE = Path(__file__).with_name("export_alone.py")
+TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 TIE = 1e-4  # of the largest logit: classes closer than this may change places by rounding
 
 
@@ -107,8 +108,9 @@ class Agreement:
 
 
 def export(
-    run: Run | str | Path, to: str, model: str | None = None, out: str | Path | None = None, check: int | None = 1000
-) -> dict[str, Any]:
+    run: Run | str | Path, to: str, model: str | None = None, out: str | Path | None = None, check: int | None = 1000,
+    overwrite: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Write a run's model for others, after it was run on `check` test samples (None: all, 0: none) and agreed."""
     check_kind(to)
     run = run if isinstance(run, Run) else Run(Path(run))
@@ -116,6 +118,7 @@ def export(
     chosen = choose(run, model, task)
     refuse_what_cannot(chosen, run)
     place = place_of(run, chosen, to, out)
+    check_free(place, to, overwrite)
     facts = facts_of(run, task, chosen)
     data = written(to, chosen, task, facts)
     agreement = None if check == 0 else agreed(to, data, chosen, task, check)
@@ -167,6 +170,7 @@ def place_of(run: Run, chosen: Chosen, to: str, out: str | Path | None) -> Path:
     place = Path(out)
     if not str(out).strip() or place.is_dir():
         raise ConfigError(f"out={str(out) or repr(out)}: it is no file name; give one, such as model{KINDS[to]}")
+    check_name(place, to)
     full, home = place.resolve(), run.path.resolve()
     if full.is_relative_to(home) and not full.is_relative_to(home / "exported"):
         raise ConfigError(f"out={out}: that is among the run's own files; choose another --out, or leave it out")
@@ -215,6 +219,9 @@ def written(to: str, chosen: Chosen, task: Task, facts: dict[str, Any]) -> bytes
 
 def as_pt2(program: Any, facts: dict[str, Any]) -> bytes:
     """What torch.export.load reads; the facts are its extra file headway.json."""
+    for node in program.graph.nodes:  # where the source stood is nobody's business
+        for key in TRACES:
+            node.meta.pop(key, None)
     data = io.BytesIO()
     torch.export.save(program, data, extra_files={"headway.json": json.dumps(facts)})
     return data.getvalue()
@@ -230,13 +237,34 @@ def as_onnx(program: Any, sample: Tensor, facts: dict[str, Any]) -> bytes:
         dynamic_shapes={"x": {0: batch}},
     )  # fmt: skip
     assert made is not None
-    proto = made.model_proto
+    proto = without_traces(made.model_proto)
     proto.doc_string = f"{facts['recipe']} on {facts['data']}, the {facts['model']} model, by headway"
     entry = proto.metadata_props.add()
     entry.key, entry.value = "headway", json.dumps(facts)
     checker.check_model(proto)
     data: bytes = proto.SerializeToString()
     return data
+
+
+def without_traces(proto: Any) -> Any:
+    """The model without what its exporter noted down everywhere: source lines, paths, modules."""
+    graphs = [proto.graph]
+    for part in (proto, *proto.functions):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    nodes = [node for f in proto.functions for node in f.node]
+    while graphs or nodes:
+        for graph in graphs:
+            for part in (graph, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+                part.ClearField("metadata_props")
+                part.ClearField("doc_string")
+            nodes += graph.node
+        for node in nodes:
+            node.ClearField("metadata_props")
+            node.ClearField("doc_string")
+        inner = [a for node in nodes for a in node.attribute]
+        graphs, nodes = [g for a in inner for g in ((a.g,) if a.HasField("g") else a.graphs)], []
+    return proto
 
 
 def plain_tensors(chosen: Chosen, task: Task, facts: dict[str, Any]) -> bytes:

@@ -31,6 +31,7 @@ ALSO = {  # what else figures and facts are called
     "label": "recipe", "done": "rounds_done", "version": "headway",
 }  # fmt: skip
 MORE_IS_BETTER = ("global", "last5", "best", "balanced", "personal", "pooled")
+SHARES = (*MORE_IS_BETTER, "personal_std")  # kept as 0.9, shown as 90 %
 COLUMNS = (
     "run", "state", "recipe", "data", "partition", "rounds", "global", "personal", "megabytes", "seconds", "started",
 )  # fmt: skip
@@ -76,9 +77,10 @@ def key_of(option: str, text: str) -> str:
 
 
 # ---- finding
-def runs(folder: str | Path = "runs", where: Sequence[str] = ()) -> list[Run]:
+def runs(folder: str | Path = "runs", where: str | Sequence[str] = ()) -> list[Run]:
     """The runs under a folder in the order they were started; damaged ones are left out."""
-    return [found.run for found in chosen(find([Path(folder)]), where) if found.state != "damaged"]
+    wanted = [where] if isinstance(where, str) else where
+    return [found.run for found in chosen(find([Path(folder)]), wanted) if found.state != "damaged"]
 
 
 def find(folders: Iterable[Path]) -> list[Found]:
@@ -210,6 +212,8 @@ def condition(text: str) -> Callable[[Found], bool]:
     key, sign, value = key_of("where", parts[1]), parts[2], parts[3]
     if sign in ORDERS:
         return ordered(key, sign, value, text)
+    if key in SHARES and (limit := as_number(value)) is not None:
+        value = repr(as_share(limit))
     keys = (key, "pieces") if key == "recipe" else (key,)  # a recipe by its name, or by what it stands for
     return lambda f: any(alike(f[k], value) for k in keys) == (sign == "=")
 
@@ -222,7 +226,13 @@ def ordered(key: str, sign: str, value: str, text: str) -> Callable[[Found], boo
         raise ConfigError(
             f"where={text}: {sign} compares numbers and {value or repr(value)} is none; write {key}={value or '...'}"
         )
+    limit = as_share(limit) if key in SHARES else limit
     return lambda f: (there := as_number(f[key])) is not None and ORDERS[sign](there, limit)
+
+
+def as_share(value: float) -> float:
+    """An accuracy above 1 is meant in percent, as the list shows it."""
+    return value / 100 if value > 1 else value
 
 
 def alike(there: Any, value: str) -> bool:

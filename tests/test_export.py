@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -349,6 +350,39 @@ def test_the_runs_own_files_are_safe(run):
         with pytest.raises(ConfigError, match="among the run's own files"):
             export(run, "safetensors", out=run / own)
     assert (run / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(("to", "end"), [("onnx", ".onnx"), ("torch", ".pt2"), ("safetensors", ".safetensors")])
+def test_only_an_earlier_export_is_replaced_unasked(run, in_process, to, end):
+    own = Path(f"m{end}")
+    foreign = (run / "model.safetensors").read_bytes() if to == "safetensors" else b"years of work"
+    own.write_bytes(foreign)
+    told = headway("export", run, "--to", to, "--out", own, "--check", "0")
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert "headway did not export it" in told.err
+    assert own.read_bytes() == foreign
+    for more in (["--overwrite"], []):  # then it is an export, and is replaced without a word
+        assert headway("export", run, "--to", to, "--out", own, "--check", "0", *more).code == 0
+    assert own.read_bytes() != foreign
+
+
+@pytest.mark.parametrize("name", ["m.txt", "m.pt2", "afile", ".onnx"])
+def test_a_name_of_another_kind_is_refused(run, name):
+    told = headway("export", run, "--to", "onnx", "--out", name)
+    assert (told.code, told.err.count("\n")) == (2, 1)
+    assert "ends in .onnx" in told.err
+    assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_no_path_of_the_machine_travels_with_the_model(run, in_process, to):
+    data = Path(export(run, to, check=0)["file"]).read_bytes()
+    if to == "torch":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            data = b"".join(archive.read(name) for name in archive.namelist())
+    home = Path(exporting.__file__).parent
+    for trace in (home, torch.__path__[0], "export.py", 'stack_trace": "', "File \\"):
+        assert str(trace).encode() not in data, trace
 
 
 def test_missing_packages(run, monkeypatch):

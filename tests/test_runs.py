@@ -203,7 +203,7 @@ def test_hostile_names_are_shown_as_they_are_and_run_nowhere(top, tmp_path):
         (["state=fin*", "partition=iid"], {"deep/avg-fast"}),
         (["partition=dir(0.1)", "lr<1", "state=finished"], {"avg", "scaffold"}),
         (["train-size=200", "seed=3"], {"scaffold"}),
-        (["global>2"], set()),
+        (["global>99.9"], set()),
         (["clip_norm=none", "seed>0"], {"scaffold"}),
         (["merge_test=false", "seed>0"], {"scaffold"}),
         (["started>=2000-01-01", "seed=3"], {"scaffold"}),
@@ -347,3 +347,41 @@ def test_unknown_figures_raise_in_python_too(top):
         package.runs(top, ["rouns=3"])
     with pytest.raises(CheckpointError, match="no such folder"):
         found_runs.runs(top / "nowhere")
+
+
+def test_accuracies_above_one_are_percent_in_conditions(top):
+    best = max(listed().values(), key=lambda row: row["global"] or 0)
+    half = 50 * best["global"]  # half of the best, in percent
+    assert list(listed("--where", f"global>{half}")) == list(listed("--where", f"global>{half / 100}")) != []
+    assert listed("--where", f"global>{half + 50}") == listed("--where", "global<=0", "--where", "global>99") == {}
+    assert list(listed("--where", f"megabytes>{best['megabytes'] + 1}")) == []  # no accuracy: as it stands
+    assert best["run"] in listed("--where", f"global={100 * best['global']!r}", "--where", "lr<1")
+
+
+def test_one_condition_may_be_a_plain_string(top):
+    assert [run.path.name for run in package.runs("runs", where="recipe=scaffold+fn")] == ["scaffold"]
+    with pytest.raises(ConfigError, match="where=recipe: write key=value"):
+        package.runs("runs", where="recipe")
+
+
+@pytest.mark.parametrize("words", [[], ["--metrics"], ["--diff", "avg", "scaffold"], ["--columns", "lr,seed"]])
+def test_a_csv_that_headway_did_not_write_stays(top, tmp_path, words):
+    own = tmp_path / "own.csv"
+    for precious in (b"name,grade\nada,1\n", b"\xff\xfe\x00", b"run,grade\n1,2\n"):
+        own.write_bytes(precious)
+        end = headway("runs", *words, "--csv", "own.csv")
+        assert (end.code, end.out, end.err.count("\n")) == (2, "", 1)
+        assert "--overwrite" in end.err
+        assert own.read_bytes() == precious
+    assert headway("runs", *words, "--csv", "own.csv", "--overwrite").code == 0
+    assert own.read_bytes() != precious
+    assert headway("runs", *words, "--csv", "own.csv").code == 0  # its own, again
+
+
+def test_a_folder_of_metrics_spares_foreign_files(top, tmp_path):
+    (tmp_path / "each").mkdir()
+    (tmp_path / "each" / "scaffold.csv").write_text("name,grade\nada,1\n")
+    end = headway("runs", "--metrics", "--csv", "each/")
+    assert (end.code, end.err.count("\n")) == (2, 1)
+    assert [p.name for p in (tmp_path / "each").iterdir()] == ["scaffold.csv"]
+    assert (tmp_path / "each" / "scaffold.csv").read_text() == "name,grade\nada,1\n"

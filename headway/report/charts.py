@@ -46,6 +46,18 @@ class Series:
     index: int
     key: str
     spots: Sequence[Spot]
+    after: float | None = None  # y of what follows the last spot: the accuracy after calibration
+
+
+def coinciding(series: Sequence[Series]) -> dict[str, int]:
+    """key -> how many lines of the very same points are drawn beneath; the first of them are drawn last."""
+    beneath: dict[tuple[Spot, ...], int] = {}
+    turns = {}
+    for s in reversed(series):
+        points = tuple((round(x, 9), round(y, 9), 0.0, 0.0) for x, y, *_ in s.spots)
+        turns[s.key] = beneath.get(points, 0)
+        beneath[points] = turns[s.key] + 1
+    return turns
 
 
 def curves(
@@ -60,8 +72,10 @@ def curves(
     if not log and lo < 0.2 * hi:
         lo = 0.0
     across = Axis(lo, hi, LEFT, WIDTH - RIGHT, log, x_title)
-    up = Axis(*bounds([y for s in spots for y in s[1:]], 0.0, top), HEIGHT - BOTTOM, TOP, title=y_title)
+    heights = [y for s in spots for y in s[1:]] + [s.after for s in series if s.after is not None]
+    up = Axis(*bounds(heights, 0.0, top), HEIGHT - BOTTOM, TOP, title=y_title)
     inside = [x_frame(across, TOP, HEIGHT - BOTTOM), y_frame(up, LEFT, WIDTH - RIGHT)]
+    turns = coinciding(series)
     for s in reversed(series):  # the best is drawn last, over the others
         places = [(across.at(x), up.at(y), up.at(low), up.at(high)) for x, y, low, high in s.spots]
         if not places:
@@ -70,12 +84,19 @@ def curves(
         if len(series) <= BANDS and any(abs(low - high) > 0.05 for *_, low, high in places):
             edge = [(x, high) for x, _, _, high in places] + [(x, low) for x, _, low, _ in reversed(places)]
             parts.append(el("path", d=path(edge, close=True), cls=f"band {style}"))
-        parts.append(el("path", d=path([(x, y) for x, y, *_ in places]), cls=f"line {style}"))
+        dash = f" over{min(turns[s.key], 2)}" if turns[s.key] else ""  # what lies beneath shows through the gaps
+        parts.append(el("path", d=path([(x, y) for x, y, *_ in places]), cls=f"line {style}{dash}"))
         ends = places if dots or len(places) == 1 else places[-1:]
         parts += [el("circle", cx=num(x), cy=num(y), r="3", cls=f"dot {style}") for x, y, *_ in ends]
+        if s.after is not None:
+            parts.append(diamond(places[-1][0], up.at(s.after), style))
         inside.append(el("g", *parts, data_recipe=s.key))
     ranges = f"{lo:.6g} {hi:.6g}{' log' if log else ''}", f"{up.lo:.6g} {up.hi:.6g}{'' if top is None else ' %'}"
     return drawing(name, title, about, *inside, data_x=ranges[0], data_y=ranges[1])
+
+
+def diamond(x: float, y: float, style: str) -> Markup:
+    return el("path", d=path([(x, y - 5), (x + 5, y), (x, y + 5), (x - 5, y)], close=True), cls=f"after {style}")
 
 
 @dataclass(frozen=True)

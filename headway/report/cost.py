@@ -99,6 +99,7 @@ def against(g: Gathered, what: str, title: str, unit: str, axis: str) -> Markup:
     )
     rows = [[name_of(x), p.round, f"{spent(p):,.4g}", percent(p.mean)] for x in able for p in thin(found[x.key], 5)]
     note = f"Global accuracy for the {axis} until then; further left is {'cheaper' if unit == 'MB' else 'faster'}."
+    note += " Rounds are before calibration." if any(x.calibrated is not None for x in able) else ""
     return figure(title, drawing, note=note, groups=able, header=["recipe", "round", unit, "global %"], rows=rows)
 
 
@@ -116,6 +117,7 @@ def target_tables(g: Gathered) -> Markup:
             table(f"{title} to a global accuracy of", ["recipe", *(f"{t:.0%}" for t in targets)], rows, cls="sortable")
         )
     note = "Means over the seeds that reached it; in brackets how many did, where not all."
+    note += " Rounds are before calibration." if any(x.calibrated is not None for x in able) else ""
     return join([el("div", *made, cls="three"), el("p", note, cls="note")])
 
 

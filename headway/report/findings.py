@@ -16,7 +16,7 @@ from headway.diagnostics.looking import look
 from headway.diagnostics.subject import Subject
 from headway.errors import HeadwayError
 from headway.report.gather import Entry, Gathered, Group
-from headway.report.markup import Markup, details, el, join, plain, table
+from headway.report.markup import Markup, details, el, join, plain, prose, table
 from headway.report.parts import NOTHING, counted, index_of, labelled, listed, name_of, section
 from headway.report.svg import shortened
 from headway.report.telling import Telling
@@ -29,6 +29,7 @@ BUDGET = 2_000_000  # characters of all figures together: the page stays light e
 WIDEST = 900  # pixels of a figure, more than its place on the page has
 NAMED = 12  # figures left out that are told by name
 ROWS, COLUMNS = 12, 12  # of a table
+TINY = 1e-6  # what is smaller is left over from rounding
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ def one(name: str, row: list[Found], pictures: Pictures, several: bool) -> Marku
     ]
     return el(
         "article",
-        el("h3", first["title"]),
-        el("p", first["about"]),
+        el("h3", prose(first["title"])),
+        el("p", prose(first["about"])),
         summary_table(first["title"], row, several),
         el("div", *shown, cls="pair" if len(shown) < 3 else "thirds") if shown else "",
         *(el("p", note, cls="note") for note in notes(row, pictures)),
@@ -194,7 +195,7 @@ def _id(name: str) -> str:
 
 
 def picture(f: Found, data: str, several: bool) -> Markup:
-    alt = str(f.record.get("alt") or f.record["title"])
+    alt = str(f.record.get("alt") or f.record["title"]).replace("`", "")
     caption = el("figcaption", labelled(f.group), f", seed {f.run.seed}") if several else ""
     return el("figure", el("img", src=data, alt=alt), caption, data_recipe=f.group.key)
 
@@ -210,8 +211,8 @@ def summary_table(title: str, row: list[Found], several: bool) -> Markup:
 
 def shown(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
-    return NOTHING if value is None else shortened(plain(value), 200)
+        return "0" if abs(value) < TINY else f"{value:.4g}"
+    return NOTHING if value is None else shortened(plain(value).replace("`", ""), 200)
 
 
 def data(f: Found) -> list[Markup]:

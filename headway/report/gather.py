@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
-from headway.errors import CheckpointError, ConfigError
+from headway.errors import CheckpointError, ConfigError, HeadwayError
 from headway.experiment import check_config
 from headway.report.svg import shortened
 from headway.report.telling import SILENT, Telling
@@ -104,6 +104,12 @@ class Entry:
         return dict.fromkeys(SHOWN) | known
 
     @cached_property
+    def calibrated(self) -> float | None:
+        """The global accuracy after the calibration that follows the last round, where there was one."""
+        told = (self.summary or {}).get("calibrated")
+        return finite(told.get("after")) if isinstance(told, Mapping) else None
+
+    @cached_property
     def clients(self) -> dict[int, float]:
         """Personal accuracy of each client at the end."""
         own = (self.summary or {}).get("personal") or {}
@@ -152,6 +158,12 @@ class Group:
         known = list(self.values(figure).values())
         return float(np.std(known)) if len(known) > 1 else None
 
+    @property
+    def calibrated(self) -> float | None:
+        """Mean over seeds of the accuracy after calibration."""
+        known = [run.calibrated for run in self.counted if run.calibrated is not None]
+        return sum(known) / len(known) if known else None
+
     def clients(self) -> dict[tuple[int, int], float]:
         """(seed, client) -> personal accuracy; under another seed a client holds other data."""
         return {(run.seed, k): acc for run in self.counted for k, acc in run.clients.items()}
@@ -163,6 +175,7 @@ class Gathered:
 
     groups: tuple[Group, ...]
     differing: dict[str, list[str]] = field(default_factory=dict)  # setting -> its value in each group
+    damaged: Mapping[Path, str] = field(default_factory=dict)  # runs that cannot be read, and why
 
     @property
     def base(self) -> Group:
@@ -183,14 +196,35 @@ def gather(paths: Sequence[Path], tell: Telling = SILENT) -> Gathered:
     found = list(dict.fromkeys(folder for path in paths for folder in run_folders(path)))
     unique = {folder.resolve(): folder for folder in reversed(found)}  # a folder named twice is one run
     folders = [folder for folder in found if unique[folder.resolve()] == folder]
-    runs = []
+    runs: list[Entry] = []
+    damaged: dict[Path, str] = {}
     tell.begin("reading", len(folders))
     for done, folder in enumerate(folders):
         tell.at(done, str(folder))
-        runs.append(read(folder))
+        found_run = read_or_why(folder)
+        if isinstance(found_run, Entry):
+            runs.append(found_run)
+        else:
+            damaged[folder] = found_run
     tell.at(len(folders), "")
+    if not runs:
+        raise CheckpointError(next(iter(damaged.values())))
+    for folder, why in damaged.items():
+        tell.note(f"{folder}: left out of the page ({why})")
     groups = ranked(grouped(runs))
-    return Gathered(tuple(groups), differences(groups))
+    return Gathered(tuple(groups), differences(groups), damaged)
+
+
+def read_or_why(path: Path) -> Entry | str:
+    """A run, or what is wrong with it: the page of the others is made without it."""
+    try:
+        entry = read(path)
+        seen = found_runs.look(path, str(path))  # what the list of runs calls damaged is so here
+        return seen.reason or "its files are not a run's" if seen.state == "damaged" else entry
+    except HeadwayError as error:
+        return str(error)
+    except found_runs.SPOILT as error:
+        return f"{path}: its files are not a run's ({type(error).__name__})"
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -286,7 +320,8 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
     for i, g in enumerate(order):
         twins = [h for h in order if h.label == g.label and h is not g]
         apart = [k for k in g.settings if k != "seed" and any(h.settings.get(k) != g.settings[k] for h in twins)]
-        label = g.label + (f" [{', '.join(f'{k}={g.settings[k]}' for k in apart[:3])}]" if apart else "")
+        known = [f"{k}={g.settings[k]}" for k in apart if g.settings[k] is not None]
+        label = g.label + (f" [{', '.join(known[:3])}]" if known else "")
         turn = 2
         while label in taken:
             label = f"{label.removesuffix(f' #{turn - 1}')} #{turn}"

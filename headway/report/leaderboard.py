@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headway.report.gather import Entry, Gathered, Group
-from headway.report.markup import Markup, cell, details, el, join, table
+from headway.report.markup import Markup, cell, details, el, join, prose, table
 from headway.report.parts import counted, labelled, listed, name_of, section, spread_cell, with_spread
 from headway.report.stats import Verdict, shared
 
@@ -20,7 +20,14 @@ COLUMNS = (  # figure, heading, factor, decimals
     ("megabytes", "MB", 1.0, 1),
     ("seconds", "seconds", 1.0, 1),
 )
+CALIBRATED = el("sup", el("span", " (after calibration)", cls="unseen"), el("span", "c", aria_hidden="true"))
 MARKS = {"better": "▲", "worse": "▼", "unclear": "≈", "untested": "?"}
+
+
+AFTER = (
+    "The global figure is after calibration, which follows the last round; the rounds' figures (last 5, best, curves, "
+    "rounds to a target) are before it."
+)
 
 
 def task_line(g: Gathered) -> str:
@@ -57,14 +64,18 @@ def in_words(g: Gathered, verdicts: Verdicts) -> Markup:
     if failed:
         told.append(f" {counted(len(failed), 'run')} of {len(g.runs)} failed; the leaderboard says why.")
     if waiting:
-        told.append(
-            f" {counted(len(waiting), 'run')} of {len(g.runs)} {'is' if len(waiting) == 1 else 'are'} unfinished."
-        )
+        told.append(f" {counted(len(waiting), 'run')} of {len(g.runs)} {is_are(len(waiting))} unfinished.")
+    if g.damaged:
+        told.append(f" {counted(len(g.damaged), 'more run')} cannot be read and {is_are(len(g.damaged))} left out.")
     if g.differing:
         told.append(
             f" Careful: the runs differ in {listed(list(g.differing))}, so the recipes are not compared on equal terms."
         )
     return el("p", *told, cls="lead")
+
+
+def is_are(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def finished_first(groups: list[Group]) -> list[Group]:
@@ -173,7 +184,8 @@ def p_text(v: Verdict) -> str:
 
 def share(x: Group, figure: str) -> str:
     """A figure of a recipe in percent, in one piece."""
-    return f"{with_spread(x.mean(figure), x.std(figure), 100)} %".replace(" ", "\N{NO-BREAK SPACE}")
+    after = " (calibrated)" if figure == "global" and x.calibrated is not None else ""
+    return f"{with_spread(x.mean(figure), x.std(figure), 100)} %{after}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
@@ -193,6 +205,8 @@ def leaderboard(g: Gathered, verdicts: Verdicts) -> Markup:
         for figure, _, factor, digits in COLUMNS:
             mean = x.mean(figure)
             shown: list[object] = [spread_cell(mean, x.std(figure), factor, digits)]
+            if figure == "global" and x.calibrated is not None:
+                shown.append(CALIBRATED)
             if mean is not None and (v := verdicts.get(figure, {}).get(x.key)):
                 shown += [" ", mark(v, g.base)]
             cells.append(cell(join(shown), -1.0 if mean is None else factor * mean, cls="number"))
@@ -237,7 +251,7 @@ def state(x: Group) -> list[Markup]:
 
 
 def failures(g: Gathered) -> Markup:
-    """Every run that failed or has not ended, with its reason."""
+    """Every run that failed, has not ended or cannot be read, with its reason."""
 
     def line(x: Group, r: Entry) -> Markup:
         why = (
@@ -245,9 +259,10 @@ def failures(g: Gathered) -> Markup:
             if r.failed
             else f"unfinished: {r.done} of {counted(r.wanted, 'round')}; `headway resume` continues it"
         )
-        return el("li", name_of(x), f", seed {r.seed} (", el("code", r.path), f"): {why}")
+        return el("li", name_of(x), f", seed {r.seed} (", el("code", r.path), "): ", prose(why))
 
     lines = [line(x, r) for x in g.groups for r in x.runs if r.failed or r.unfinished]
+    lines += [el("li", el("code", path), ": damaged, not shown: ", prose(why)) for path, why in g.damaged.items()]
     return el("ul", *lines, cls="problems") if lines else Markup()
 
 
@@ -260,7 +275,10 @@ def footnote(g: Gathered, verdicts: Verdicts) -> Markup:
         "MB: up and down together. " + ("± is the spread over seeds (ddof 0)." if several else "")
     )
     marks = el("p", *marks_note(g, verdicts), cls="note") if len(g.groups) > 1 else ""
-    return join([marks, details("What the columns mean", el("p", columns, cls="note"))])
+    after = ""
+    if any(x.calibrated is not None for x in g.groups):
+        after = el("p", el("sup", "c"), " ", AFTER, cls="note")
+    return join([after, marks, details("What the columns mean", el("p", columns, cls="note"))])
 
 
 def marks_note(g: Gathered, verdicts: Verdicts) -> list[object]:

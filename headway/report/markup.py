@@ -30,6 +30,12 @@ def esc(value: object) -> Markup:
     return Markup(html.escape(plain(value), quote=True))
 
 
+def prose(text: object) -> Markup:
+    """A sentence in which `words` between backticks are code."""
+    parts = re.split(r"`([^`\n]+)`", str(text))
+    return join(el("code", part) if i % 2 else part for i, part in enumerate(parts))
+
+
 def join(parts: Iterable[object], between: str = "") -> Markup:
     return Markup(between.join(esc(p) for p in parts))
 
@@ -69,7 +75,7 @@ def table(
     for i, row in enumerate(rows):
         cells = [c if str(c).startswith("<td") and isinstance(c, Markup) else el("td", c) for c in row]
         if row_heads and len(row):
-            cells[0] = el("th", row[0], scope="row")
+            cells[0] = el("th", row[0], scope="row", cls="named" if "<bdi" in str(row[0]) else None)
         body.append(el("tr", *cells, **(marks[i] if i < len(marks) else {})))
     inner = el("table", el("caption", el("span", caption)), el("thead", head), el("tbody", *body), cls=cls or None)
     return el("div", inner, cls="scroll", tabindex="0", role="region", aria_label=caption)

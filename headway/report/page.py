@@ -190,4 +190,11 @@ def record(place: Path, g: Gathered) -> dict[str, Any]:
         }
         for x in g.groups
     ]
-    return {"report": str(place), "bytes": place.stat().st_size, "differing": g.differing, "leaderboard": rows}
+    damaged = [{"run": str(path), "reason": why} for path, why in g.damaged.items()]
+    return {
+        "report": str(place),
+        "bytes": place.stat().st_size,
+        "differing": g.differing,
+        "damaged": damaged,
+        "leaderboard": rows,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.report.charts import BANDS, Series, Strip, curves, gains, strips
+from headway.report.charts import BANDS, Series, Strip, coinciding, curves, gains, strips
 from headway.report.gather import Gathered, Group, finite
 from headway.report.markup import Markup, el, join
 from headway.report.measures import POINTS, Change, Point, changes, curve, reached, spread, targets_of, thin
@@ -12,6 +12,7 @@ from headway.report.parts import counted, figure, index_of, name_of, percent, se
 from headway.report.stats import same_data
 from headway.report.svg import key
 
+BEFORE = " Rounds are before calibration."
 ROWS = 12  # of a chart's table: enough to read the shape off
 
 
@@ -51,14 +52,22 @@ def curve_figure(g: Gathered, column: str, title: str, name: str, what: str, uni
     if not able:
         return Markup()
     share = unit == "%"
+    after = {x.key: x.calibrated if column == "global_acc" else None for x in able}
     series = [
-        Series(index_of(x), x.key, [_spot(p, 100 if share else 1) for p in thin(found[x.key], POINTS)]) for x in able
-    ]
+        Series(
+            index_of(x), x.key, [_spot(p, 100 if share else 1) for p in thin(found[x.key], POINTS)],
+            None if after[x.key] is None else 100 * (after[x.key] or 0.0),
+        )
+        for x in able
+    ]  # fmt: skip
     bands = any(len(x.seeds) > 1 for x in able)
     around = ", the band spans the lowest to the highest" if len(able) <= BANDS else ""
     kinds = "; losses of different recipes may differ in kind" if len(able) > 1 else ""
     note = f"Accuracy {what}." if share else f"Mean of the clients' losses over their local training{kinds}."
     note += f" The line is the mean over seeds{around}." if bands else ""
+    told = [f"{x.label} {percent(after[x.key])} %" for x in able if after[x.key] is not None]
+    note += " The diamond at the end is the accuracy after calibration; the line is before it." if told else ""
+    note += " Lines that coincide are dashes over one another." if any(coinciding(series).values()) else ""
     if lacking := [x.label for x in g.groups if x not in able]:
         note += f" Without such a model: {', '.join(lacking)}."
 
@@ -67,9 +76,11 @@ def curve_figure(g: Gathered, column: str, title: str, name: str, what: str, uni
 
     last = [f"{x.label} {shown(found[x.key][-1].mean)}{' %' if share else ''}" for x in able]
     about = f"{title} against rounds for {counted(len(able), 'recipe')}. In the last round: {'; '.join(last)}."
+    about += f" After calibration: {'; '.join(told)}." if told else ""
     rounds = thin(sorted({p.round for x in able for p in found[x.key]}), ROWS)
     at = {x.key: {p.round: p.mean for p in found[x.key]} for x in able}
-    rows = [[t, *(shown(at[x.key].get(t)) for x in able)] for t in rounds]
+    rows: list[list[object]] = [[t, *(shown(at[x.key].get(t)) for x in able)] for t in rounds]
+    rows += [["calibrated", *(shown(after[x.key]) for x in able)]] if told else []
     drawing = curves(
         name, title, about, series, "round", "accuracy, %" if share else "loss", top=100.0 if share else None
     )
@@ -105,6 +116,7 @@ def to_target(g: Gathered) -> Markup:
         "Rounds until the global accuracy was first reached; further left is faster. Mean over the seeds "
         "that reached it."
     )
+    note += BEFORE if any(x.calibrated is not None for x in able) else ""
     by = {x.key: {r.target: r for r in costs[x.key]} for x in able}
     rows = [[f"{t:.0%}", *(f"{by[x.key][t].rounds:.3g}" if t in by[x.key] else "never" for x in able)] for t in targets]
     return figure(title, drawing, note=note, groups=able, header=["target", *(name_of(x) for x in able)], rows=rows)

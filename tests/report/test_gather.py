@@ -193,3 +193,24 @@ def test_numbers_that_are_none_stay_out(tmp_path):
     x = gather([run]).groups[0]
     assert (x.mean("personal"), x.mean("worst"), x.clients()) == (None, None, {})
     assert x.runs[0].failed == "the loss is not finite from round 2 on"
+
+
+def test_a_damaged_run_keeps_no_other_from_the_page(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"seed-{seed}", seed=seed)
+    (tmp_path / "seed-1" / "summary.json").write_text("half a")
+    (tmp_path / "seed-2" / "config.json").write_text("[" * 100_000)
+    g = gather([tmp_path])
+    assert [run.seed for run in g.runs] == [0]
+    assert {path.name: bool(why) for path, why in g.damaged.items()} == {"seed-1": True, "seed-2": True}
+    assert "summary.json" in g.damaged[tmp_path / "seed-1"]
+    (tmp_path / "seed-0" / "summary.json").unlink()
+    (tmp_path / "seed-0" / "summary.json").mkdir()
+    with pytest.raises(CheckpointError):
+        gather([tmp_path])
+
+
+def test_a_setting_that_is_none_is_no_part_of_a_name(tmp_path):
+    write_run(tmp_path / "a", accs=(0.4,))
+    write_run(tmp_path / "b", accs=(0.3,), train_size=200, test_size=80)
+    assert [x.label for x in gather([tmp_path]).groups] == ["fedavg", "fedavg [train_size=200, test_size=80]"]
