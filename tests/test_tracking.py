@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from calling import SMALL, SMALL_TASK, headway
@@ -27,6 +30,7 @@ from headway.settings import settings
 from headway.task import build
 from headway.tracking import mlflow as tracked_by_mlflow
 from headway.tracking import tensorboard as tracked_by_tensorboard
+from headway.tracking import wandb as tracked_by_wandb
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +171,30 @@ def test_wandb_offline_and_continued(place):
     copies = list(Path("runs/wandb").glob(f"offline-run-*-{run_id}/files/model.safetensors"))
     assert [p.read_bytes() for p in copies] == [(run / "model.safetensors").read_bytes()]
     assert not copies[0].is_symlink()
+
+
+def test_wandb_without_a_login_tracks_offline_and_says_so(place, tmp_path):
+    pytest.importorskip("wandb", reason="needs the extra: pip install -c constraints.txt -e '.[dev,wandb]'")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(tmp_path)}
+    env |= {"NETRC": str(tmp_path / "none"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-m", "headway", "run", "fedavg", *SMALL, "--track", "wandb", "--out", "alone", "--quiet"]
+    end = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (end.returncode, end.stderr.count("\n")) == (0, 1), end.stderr
+    assert "wandb has no API key, so it tracks offline" in end.stderr
+    assert list((tmp_path / "runs" / "wandb").glob("offline-run-*"))
+
+
+def test_a_login_or_a_mode_is_left_as_it_is(place, tmp_path, monkeypatch):
+    def known(**given):
+        return SimpleNamespace(**{"mode": "online", "api_key": None, "base_url": "https://api.wandb.ai"} | given)
+
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert not tracked_by_wandb.has_login(known())
+    assert tracked_by_wandb.has_login(known(mode="disabled"))
+    assert tracked_by_wandb.has_login(known(api_key="k"))
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password nothing\n")
+    assert tracked_by_wandb.has_login(known())
+    assert not tracked_by_wandb.has_login(known(base_url="https://other.example"))
 
 
 # ---- the run itself

@@ -9,7 +9,7 @@ from typing import Any
 from headway.data import DATASETS
 from headway.models import MODELS
 from headway.report.gather import Entry, Gathered
-from headway.report.markup import Markup, details, el, join, table
+from headway.report.markup import Markup, details, el, join, prose, table
 from headway.report.parts import NOTHING, counted, listed, name_of, section
 from headway.settings import Settings
 from headway.tuning import LAYOUTS
@@ -150,7 +150,7 @@ def settings_table(g: Gathered) -> Markup:
         if name == "seed" or name in g.differing:
             continue
         about = Settings.model_fields[name].description if name in Settings.model_fields else ""
-        rows.append([el("code", name), NOTHING if value is None else value, about or ""])
+        rows.append([el("code", name), NOTHING if value is None else value, prose(about or "")])
     return details(
         "Settings that all runs share", table("Settings", ["setting", "value", "meaning"], rows, cls="words")
     )

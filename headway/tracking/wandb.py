@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import netrc
 import os
 import shutil
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headway.tracking import SHARED, Journal, Row, end_figures, numbers, settings_of
 
@@ -29,7 +34,11 @@ class Wandb:
         notes, known = self.journal.read()
         folder = Path(os.environ.get("WANDB_DIR") or SHARED)
         folder.mkdir(parents=True, exist_ok=True)
+        offline = not os.environ.get("WANDB_MODE") and not has_login(wandb.setup().settings)
+        if offline:
+            say_offline(folder)
         self.run = wandb.init(
+            mode="offline" if offline else None,
             id=notes.get("id"),
             resume="allow" if notes else None,
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -58,3 +67,28 @@ class Wandb:
 
     def close(self) -> None:
         self.run.finish()  # once more does nothing
+
+
+def has_login(known: Any) -> bool:
+    """Whether W&B can go online, or was told what else to do; without either it would track nothing."""
+    if getattr(known, "mode", None) not in (None, "online") or getattr(known, "api_key", None):
+        return True
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    address = os.environ.get("WANDB_BASE_URL") or getattr(known, "base_url", None) or "https://api.wandb.ai"
+    given = os.environ.get("NETRC")
+    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        with suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
+            if netrc.netrc(file).authenticators(urlsplit(address).hostname or ""):
+                return True
+    return False
+
+
+@cache
+def say_offline(folder: Path) -> None:
+    """Once for all runs of a comparison."""
+    print(
+        f"headway: note: wandb has no API key, so it tracks offline; `wandb login`, then "
+        f"`wandb sync {folder}/wandb/offline-run-*` sends it",
+        file=sys.stderr,
+    )

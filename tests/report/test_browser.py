@@ -162,3 +162,40 @@ def test_the_keyboard_reaches_the_content_first(open_page):
 def test_pictures_are_shown(open_page):
     tab = open_page()
     assert tab.locator("img").first.evaluate("image => image.complete && image.naturalWidth") == 8
+
+
+@pytest.fixture
+def long_names(chromium, tmp_path):
+    """Two recipes with long names, reached targets and three seeds, on a desktop of 1280."""
+    for seed in range(3):
+        for i, more in enumerate(({"lr": 0.05}, {"lr": 0.1, "partition": "dir(0.1)", "momentum": 0.5})):
+            accs = [0.2 + t / 16 + i / 50 + seed / 100 for t in range(12)]
+            write_run(
+                tmp_path / f"{i}-{seed}", "fedavg", seed, accs=accs, label="fedavg+ccvr(transform=virtual)", **more
+            )
+    (tmp_path / "page.html").write_text(page(gather([tmp_path])))
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    yield tab
+    context.close()
+
+
+def test_a_long_name_and_its_badge_stay_in_their_column(long_names):
+    cells = long_names.locator("#leaderboard tbody th")
+    assert cells.count() == 2
+    for cell in cells.all():
+        box = cell.bounding_box()
+        for part in cell.locator("bdi, .tag").all():
+            inner = part.bounding_box()
+            assert box["x"] <= inner["x"]
+            assert inner["x"] + inner["width"] <= box["x"] + box["width"]
+    assert long_names.locator("#leaderboard .tag").count() == 1
+    lines = "[...document.querySelectorAll('#leaderboard tbody tr:last-child > *')].map(c => getComputedStyle(c)"
+    assert set(long_names.evaluate(lines + ".borderTopWidth)")) == {"1px"}
+    assert long_names.evaluate("getComputedStyle(document.querySelector('table')).borderCollapse") == "separate"
+
+
+def test_the_tables_of_targets_fit_a_desktop(long_names):
+    wide = "[...document.querySelectorAll('.three .scroll')].map(b => b.scrollWidth - b.clientWidth)"
+    assert long_names.evaluate(wide) == [0, 0, 0]
