@@ -53,7 +53,7 @@ def accuracy(net, x, y):
 # ---- the same names
 def test_the_public_names_are_these():
     assert set(fl.__all__) == {
-        "Comparison", "Dataset", "Options", "Run", "Task", "compare", "recipe", "resume", "run",
+        "Comparison", "Dataset", "Options", "Run", "Task", "compare", "recipe", "resume", "run", "runs",
     }  # fmt: skip
     assert all(getattr(fl, name) for name in fl.__all__)
     with pytest.raises(AttributeError, match="module 'headway' has no attribute 'runn'"):

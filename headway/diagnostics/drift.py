@@ -179,7 +179,7 @@ def draw(drawn: dict[str, Floats], angles: Floats, clients: Sequence[int]) -> Fi
     figure = blank(13, max(4.2, 0.3 * len(names) + 1.6))
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 0.6, 1.1))
     top = float(np.nanmax(values, initial=0.0)) or 1.0
-    image = matrix(left, values, 0.0, top, cmap="cividis")
+    image = matrix(left, values, 0.0, top, cmap="cividis", numbers=len(clients) <= 12)
     left.set_title("||w_k - w|| / ||w||", fontsize=10)
     ticks(left.xaxis, ids, 20)
     left.set_yticks(range(len(names)), [label(n, 34) for n in names])
