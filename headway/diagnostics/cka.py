@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_CLIENTS = 10
 MOST_INPUTS = 2000
-MEMORY = 512 * 2**20  # bytes that all clients' Gram matrices may take; fewer inputs are used before it is passed
+MEMORY = 224 * 2**20  # bytes that all clients' Gram matrices may take; fewer inputs are used before it is passed
 ABOUT = (
     "Linear CKA between the activations of clients' models on the same {n} test inputs, layer by layer: 1 means that "
     "two clients see the inputs alike up to rotation and scale, 0 that they share nothing. A local model is what a "

@@ -13,6 +13,7 @@ import torch
 from headway.diagnostics.catalogue import WITHOUT_MODEL, diagnostic
 from headway.diagnostics.finding import Finding, NotApplicable, forget
 from headway.diagnostics.subject import Subject
+from headway.engine.memory import give_back
 from headway.errors import DiskError, HeadwayError
 
 OWN = "headway.diagnostics"
@@ -45,6 +46,7 @@ def look(subject: Subject, names: Sequence[str], folder: Path, step: Callable[[i
     looked = Looked(subject.saved.run.path, folder, no_model=subject.no_model)
     for done, name in enumerate(names):
         step(done, name)
+        give_back()
         why = ""
         try:
             if subject.no_model and name not in WITHOUT_MODEL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # names of malloc.h
 
@@ -15,3 +16,12 @@ def keep_freed_memory() -> bool:
         return False
     large = any(mallopt(M_MMAP_THRESHOLD, size) for size in (2**30, 2**25))  # older versions refuse more than 32 MB
     return bool(large and mallopt(M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(M_TOP_PAD, 2**26))
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system, between pieces of work that have little in common."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):  # another C library: it decides for itself
+        return
