@@ -20,6 +20,7 @@ from headway.diagnostics.finding import NotApplicable
 from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.local_statistics import LocalStatistics, statistics_of
 from headway.engine import LocalEngine
+from headway.engine.memory import give_back
 from headway.errors import CheckpointError
 from headway.heads import Head
 from headway.models.net import Net
@@ -145,6 +146,7 @@ class Subject:
         for done, k in enumerate(self.clients):
             if k not in self.trained:
                 self.say(f"local model {done + 1} of {len(self.clients)}")
+                give_back()  # clients differ in size, and what one leaves behind seldom fits the next
                 train_client(recipe, task, cast, engine.client(recipe, task, cast, k), apart_from_net=False)
             net = task.working_net(recipe)  # after training it still holds what the client ended with
             net.load(recipe.equip(cast.sent, self.counts[k]))
