@@ -70,12 +70,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_images() -> np.ndarray:
+def stored_images() -> np.ndarray:
     """Test digits as they are stored, uint8 [N, 1, 8, 8]."""
     return package.task.build(settings(SMALL)).dataset.x_test.numpy()
-
-
-test_images.__test__ = False
 
 
 # ---- the three formats, each in a process without headway
@@ -105,8 +102,8 @@ def test_torch_program_runs_without_headway(made):
     extra = {"headway.json": ""}
     program = torch.export.load("m.pt2", extra_files=extra)
     assert json.loads(extra["headway.json"])["output"]["shape"] == ["batch", 10]
-    x = torch.from_numpy(test_images())
-    data, images = Path("m.pt2").read_bytes(), test_images()
+    x = torch.from_numpy(stored_images())
+    data, images = Path("m.pt2").read_bytes(), stored_images()
     assert not any(image.tobytes() in data for image in images)  # nobody's data travels with the model
     for size in (1, 3, 80):
         z = program.module()(x[:size])
@@ -121,7 +118,7 @@ def test_plain_tensors_are_enough_to_build_the_net_by_hand(made):
     assert facts["architecture"]["name"] == "mlp_small"
     norm = facts["normalisation"]
     assert not norm["inside"]
-    x = test_images()
+    x = stored_images()
     h = (x * norm["scale"] - np.array(norm["mean"])[:, None, None]) / np.array(norm["std"])[:, None, None]
     h = h.reshape(len(h), -1)
     layers = sorted({key.rpartition(".")[0] for key in w if key.startswith("body.")})
@@ -179,7 +176,7 @@ def test_the_heads_are_what_the_list_says(made):
 
 
 def test_a_personal_file_answers_as_the_client_and_not_as_the_server(made, in_process):
-    run, x = made("fedrod"), torch.from_numpy(test_images())
+    run, x = made("fedrod"), torch.from_numpy(stored_images())
     for model, wanted in (("client:2", run.personal(2).personal(x)), ("global", run.model()(x))):
         export(run.path, "torch", model, out="m.pt2")
         torch.testing.assert_close(torch.export.load("m.pt2").module()(x), wanted, atol=1e-5, rtol=1e-5)
@@ -187,7 +184,7 @@ def test_a_personal_file_answers_as_the_client_and_not_as_the_server(made, in_pr
 
 # ---- which model
 def test_global_of_a_calibrated_run_is_the_model_before_calibration(made, in_process):
-    run, x = made("fedavg+ccvr(epochs=3)"), torch.from_numpy(test_images())
+    run, x = made("fedavg+ccvr(epochs=3)"), torch.from_numpy(stored_images())
     plain = made("fedavg")  # the same rounds, no calibration
     told = export(run.path, "torch", "global", out="before.pt2")
     assert told["model"] == "global"

@@ -165,19 +165,7 @@ def gains(name: str, title: str, about: str, found: Sequence[Change]) -> Markup:
         if not known:
             continue
         bottom += gap + strip
-        tall = Axis(0, max(*known, 1), bottom, bottom - strip)
-        steps = [
-            (
-                f"M{num(LEFT + i * width + width * 0.08)} "
-                f"{num(bottom)}V{num(tall.at(v or 0))}h{num(width * 0.84)}V{num(bottom)}Z"
-            )
-            for i, v in enumerate(values)
-        ]
-        inside += [line(LEFT, bottom, WIDTH - RIGHT, bottom, "grid"), el("path", d="".join(steps), cls="amount")]
-        inside += [
-            text(LEFT - 6, bottom - strip + 8, f"{max(known):,}", anchor="end"),
-            text(LEFT - 6, bottom, "0", anchor="end"),
-        ]
+        inside += amounts([v or 0 for v in values], LEFT, width, bottom, strip)
         inside.append(text(LEFT, bottom - strip - 5, label, "axis", "start"))
     which = "clients, greatest loss to greatest gain" + (
         f" ({len(shown)} of {len(found)})" if len(shown) < len(found) else ""
@@ -224,19 +212,7 @@ def holdings(name: str, title: str, about: str, counts: npt.NDArray[np.int64]) -
     ]
     inside.append(text(0, 0, "class", "axis", transform=f"translate(11 {num((TOP + bottom) / 2)}) rotate(-90)"))
     floor = bottom + gap + strip
-    tall = Axis(0, max(int(sizes.max()), 1), floor, floor - strip)
-    steps = [
-        (
-            f"M{num(left + i * wide + wide * 0.08)} "
-            f"{num(floor)}V{num(tall.at(int(sizes[k])))}h{num(wide * 0.84)}V{num(floor)}Z"
-        )
-        for i, k in enumerate(clients)
-    ]
-    inside += [line(left, floor, WIDTH - RIGHT, floor, "grid"), el("path", d="".join(steps), cls="amount")]
-    inside += [
-        text(left - 6, floor - strip + 8, f"{int(sizes.max()):,}", anchor="end"),
-        text(left - 6, floor, "0", anchor="end"),
-    ]
+    inside += amounts([int(sizes[k]) for k in clients], left, wide, floor, strip, int(sizes.max()))
     thinned = len(clients) < len(counts)
     if not thinned:
         skip = -(-len(clients) // 12)
@@ -267,3 +243,19 @@ def shade_key() -> Markup:
             " 100 % of the client's samples",
         ]
     )
+
+
+def amounts(values: Sequence[int], left: float, wide: float, floor: float, strip: float, most: int = 0) -> list[Markup]:
+    """A low strip of bars, one a column, with its greatest value and zero at the side."""
+    most = max(most, *values)
+    tall = Axis(0, max(most, 1), floor, floor - strip)
+    steps = [
+        f"M{num(left + i * wide + wide * 0.08)} {num(floor)}V{num(tall.at(v))}h{num(wide * 0.84)}V{num(floor)}Z"
+        for i, v in enumerate(values)
+    ]
+    return [
+        line(left, floor, WIDTH - RIGHT, floor, "grid"),
+        el("path", d="".join(steps), cls="amount"),
+        text(left - 6, floor - strip + 8, f"{most:,}", anchor="end"),
+        text(left - 6, floor, "0", anchor="end"),
+    ]
