@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headway.heads import DualHead, TwinHead
-from headway.local import Batch, Local, Phase, effective_steps, in_body
+from headway.local import Batch, Local, Phase, effective_steps, in_body, in_head, no_weights
 from headway.models.net import Net
 from headway.piece import Piece
 from headway.recipes import FEDAVG, Recipe
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 def first_client(recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
     """A client that has not taken part yet: its personal tensors at their first values, its notes fresh."""
-    first = task.first_params(recipe) | task.first_stats(recipe)
-    return Client(k, first.only(lambda name: not recipe.share(name)), recipe.init_client(cast.w))
+    return Client(k, task.first_personal(recipe), recipe.init_client(cast.w))
 
 
 def equipped(recipe: Recipe, task: Task, cast: Broadcast, client: Client, y: Tensor, fresh: bool = True) -> Net:
@@ -52,10 +51,10 @@ def train_client(
     phases = recipe.phases(task.epochs)
     lr = task.lr(cast.round)
     plan = [batch_plan(task, net, phase, len(y)) for phase in phases]
-    weights, pulled = (gradient_weights(task, net, phases, plan, recipe, lr, pull) for pull in (free, recipe.proximal))
+    weights = partial(gradient_weights, task, net, phases, plan, recipe, lr)
     local = Local(
         net, cast.w, x, y, cast.round, lr, weights, recipe.share, kept=client.kept, sent=cast.sent, ready={},
-        k_pulled=pulled, fit=partial(fit, recipe, task, cast, client.id, net),
+        fit=partial(fit, recipe, task, cast, client.id, net),
     )  # fmt: skip
     local = local.prepared(recipe.prepare(local))
 
@@ -66,13 +65,14 @@ def train_client(
             momentum = momentum | buffers
 
     w, stats = net.params(), net.stats()
-    w = w.copy() if apart_from_net else w.map(Tensor.detach)
+    w = w.map(lambda v: v.detach().contiguous())  # whatever the net's layout: sums over w must not depend on it
+    w = w.copy() if apart_from_net else w
     with torch.no_grad():
         shared = w.only(recipe.share)
         send, keep = recipe.report(shared, local)
         up = recipe.upload(shared, local)
     if apart_from_net:
-        send, keep, up = (apart(value, net) for value in (send, keep, up))
+        send, keep, up = apart([send, keep, up], net)
     report = Report(client.id, len(y), sum(s.steps for s in plan), up, stats.only(recipe.share), send, loss)
     personal = (w | stats).only(lambda name: not recipe.share(name))
     return report, Client(client.id, personal, keep, momentum if task.persist_momentum else Tree())
@@ -80,7 +80,8 @@ def train_client(
 
 def apart(value: Any, net: Net) -> Any:
     """The same value without any tensor of the net's own: the next client trains in it."""
-    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+    parts = net.parts()
+    own = {t.untyped_storage().data_ptr() for t in (*parts.params.values(), *parts.buffers.values())}
 
     def cut(v: Any) -> Any:
         if isinstance(v, Tensor):
@@ -99,7 +100,7 @@ def fit(
     x, y = task.data[k]
     second = copy.deepcopy(net).load(cast.stats, start)
     pulled = Recipe((*(p for p in recipe.pieces if p.slot == "loss"), Pull(mu)))
-    local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), Tree(), recipe.share, {}, {}, {})
+    local = Local(second, cast.w, x, y, cast.round, task.lr(cast.round), no_weights, recipe.share, {}, {}, {})
     local = local.prepared(pulled.prepare(local))
     with torch.enable_grad(), named_randomness(task, "second model", cast.round, k) as rng:
         phase = Phase(task.epochs, momentum=0.0, weight_decay=0.0) if plain else Phase(task.epochs)
@@ -132,7 +133,7 @@ def personal_net(
         return
     net.thaw(lambda name: any(phase.thaws(name) for phase in phases))
     lr = task.lr(cast.round)
-    local = Local(net, cast.w, x, y, cast.round, lr, Tree(), recipe.share, kept=client.kept, sent=cast.sent, ready={})
+    local = Local(net, cast.w, x, y, cast.round, lr, no_weights, recipe.share, client.kept, cast.sent, ready={})
     local = local.prepared(recipe.prepare(local))
     with named_randomness(task, "personal", cast.round, client.id) as rng:
         for number, phase in enumerate(phases):
@@ -148,7 +149,7 @@ def run_phase(
     net, y = local.net, local.y
     set_mode(net, phase, lone_sample=plan.lone_sample)
     sgd = optimiser(task, phase, net, local.lr, momentum)
-    features = fixed_features(task, local, phase)
+    loss_of = Loss(recipe, task, local, phase, fixed_features(task, local, phase))
     judge = recipe if phase.loss == "recipe" else FEDAVG
     watched = judge is not FEDAVG and (recipe.acting("gradient") or recipe.acting("correct"))
     direct = not watched and task.clip_norm is None
@@ -159,14 +160,13 @@ def run_phase(
         local.seen.clear()
         for i in torch.randperm(len(y), generator=rng).split(task.batch_size)[: plan.batches][:left]:
             index = i.repeat(2) if plan.doubled else i
-            backward = Backward(recipe, task, local, phase, index, rng, losses, features)
             left -= 1
             if direct:  # nobody looks at the gradient: it goes from autograd to the optimiser
-                loss = backward.loss(*backward.batch(0))
+                loss = loss_of(*loss_of.batch(index, rng))
                 losses.append(loss.detach())
                 sgd.step(torch.autograd.grad(loss, sgd.params, allow_unused=True))
                 continue
-            g = judge.gradient(backward, local)
+            g = judge.gradient(Backward(loss_of, index, rng, losses), local)
             net.set_gradient(g | judge.correct(g.only(local.w0.__contains__), local))
             if task.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(sgd.params, task.clip_norm)
@@ -205,80 +205,89 @@ def optimiser(task: Task, phase: Phase, net: Net, lr: float, momentum: Tree) -> 
             group = groups.setdefault(alike, Alike(*alike))
             group.params[name] = p
             if name in momentum:
-                group.buffers[name] = momentum[name].to(p.device, copy=True)
+                group.buffers[name] = torch.empty_like(p, requires_grad=False).copy_(momentum[name])
     return SGD(list(groups.values()))
+
+
+class Loss:
+    """The recipe's loss on batches of one phase. What does not change from step to step is looked up once."""
+
+    def __init__(self, recipe: Recipe, task: Task, local: Local, phase: Phase, features: Tensor | None):
+        self.recipe, self.task, self.local, self.phase = recipe, task, local, phase
+        self.features = features  # [n_k, d], where this phase does not change them
+        self.net, self.head = local.net, local.net.head
+        two, whole = isinstance(self.head, (TwinHead, DualHead)), phase.loss == "recipe"
+        self.plain = phase.loss == "ce" or (phase.loss == "criterion" and two)
+        self.mine = self.head.personal if two else self.head  # the classifier that predicts for this client
+        self.seen = whole and recipe.wants_seen()
+        judge = recipe.decider("criterion")
+        self.criterion, self.view = judge.criterion, local.of(judge)
+        self.lifted, self.penalised = (whole and bool(recipe.acting(hook)) for hook in ("lift", "penalty"))
+        self.amp = task.settings.amp
+
+    def batch(self, index: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        local = self.local
+        rows = index.to(local.x.device)
+        x, y = local.x.index_select(0, rows), local.y.index_select(0, rows)
+        if self.task.augment:
+            x = self.task.augment(x, rng)
+        else:
+            x.rows = rows  # type: ignore[attr-defined]  # whoever knows all the features need not compute them
+        return x, y
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        if not self.amp:
+            return self._loss(x, y)
+        with torch.autocast(self.task.device.type, dtype=torch.bfloat16):  # parameters and steps stay in float32
+            return self._loss(x, y)
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        recipe, local = self.recipe, self.local
+        h = self.net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
+        if self.seen:
+            local.seen.append((h.detach(), y))
+        if self.plain:
+            return FEDAVG.criterion(Batch(x, y, h, self.mine(h)), local)  # type: ignore[operator]
+        lifted = recipe.lift(h, y, local) if self.lifted else h
+        batch = Batch(x, y, h, self.head(lifted), lifted)
+        loss = self.criterion(batch, self.view)
+        return loss + recipe.penalty(batch, local) if self.penalised else loss
 
 
 @dataclass(frozen=True)
 class Backward:
     """One forward and backward pass: the gradient of the recipe's loss over all parameters (piece.Grad)."""
 
-    recipe: Recipe
-    task: Task
-    local: Local
-    phase: Phase
+    loss: Loss
     index: Tensor  # [B] the step's own batch
     rng: torch.Generator
     losses: list[Tensor]
-    features: Tensor | None = None  # [n_k, d], where this phase does not change them
     drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def __call__(self, at: Tree | None = None, batch: int = 0, still: bool = False) -> Tree:
-        net = self.local.net
+        net = self.loss.net
         x, y = self.batch(batch)
         present = None if at is None else net.params().only(lambda name: name in at).copy()
         if at is not None:
             net.load(at)
         with statistics_at_rest(net) if still else nullcontext():
-            self.run(x, y)
+            loss = self.loss(x, y)
+            net.zero_grad()
+            loss.backward()
+        self.losses.append(loss.detach())
         if present is not None:
             net.load(present)
-        return Tree({k: g if self.phase.trains(k) else torch.zeros_like(g) for k, g in net.gradient().items()})
-
-    def run(self, x: Tensor | None = None, y: Tensor | None = None) -> None:
-        """Fill the parameters' gradients, on the step's own batch unless another is given."""
-        loss = self.loss(*(self.batch(0) if x is None or y is None else (x, y)))
-        self.local.net.zero_grad()
-        loss.backward()
-        self.losses.append(loss.detach())
+        return Tree({k: g if self.loss.phase.trains(k) else torch.zeros_like(g) for k, g in net.gradient().items()})
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """The step's own, or a fresh one of the same size; each is drawn once."""
         if number not in self.drawn:
-            data = self.local
             fresh = self.index
             if number:
-                fresh = torch.randperm(len(data.y), generator=self.rng)[: len(fresh)]
+                fresh = torch.randperm(len(self.loss.local.y), generator=self.rng)[: len(fresh)]
                 fresh = fresh.repeat(len(self.index) // len(fresh))  # a lone sample is doubled there too
-            rows = fresh.to(data.x.device)
-            x, y = data.x.index_select(0, rows), data.y.index_select(0, rows)
-            if self.task.augment:
-                x = self.task.augment(x, self.rng)
-            else:
-                x.rows = rows  # type: ignore[attr-defined]  # whoever knows all the features need not compute them
-            self.drawn[number] = x, y
+            self.drawn[number] = self.loss.batch(fresh, self.rng)
         return self.drawn[number]
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        if not self.task.settings.amp:
-            return self._loss(x, y)
-        with torch.autocast(self.task.device.type, dtype=torch.bfloat16):  # parameters and steps stay in float32
-            return self._loss(x, y)
-
-    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
-        net, recipe, whole = self.local.net, self.recipe, self.phase.loss == "recipe"
-        h = net.features(x) if self.features is None else self.features[rows_of(x)]  # [B, d]
-        if whole and recipe.wants_seen():
-            self.local.seen.append((h.detach(), y))
-        two = isinstance(net.head, TwinHead | DualHead)
-        if self.phase.loss == "ce" or (self.phase.loss == "criterion" and two):
-            mine = net.head.personal if two else net.head  # the classifier that predicts for this client
-            return FEDAVG.criterion(Batch(x, y, h, mine(h)), self.local)  # type: ignore[operator]
-        lifted = recipe.lift(h, y, self.local) if whole else h
-        batch = Batch(x, y, h, net.head(lifted), lifted)
-        loss = recipe.criterion(batch, self.local)
-        if whole and recipe.acting("penalty"):
-            loss = loss + recipe.penalty(batch, self.local)
-        return loss
 
 
 @contextmanager
@@ -318,9 +327,12 @@ def batch_plan(task: Task, net: Net, phase: Phase, n: int) -> Plan:
 
 def gradient_weights(
     task: Task, net: Net, phases: Sequence[Phase], plan: Sequence[Plan], recipe: Recipe, lr: float,
-    pull: Callable[[str], float],
+    pulled: bool = False,
 ) -> Tree:  # fmt: skip
-    """K_eff by parameter: what (w^t - w_k) / eta weighs in gradients; infinite where no phase trains it."""
+    """K_eff by parameter: what (w^t - w_k) / eta weighs in gradients; infinite where no phase trains it.
+
+    `pulled`: where proximal terms pull w_k back to w^t.
+    """
     weights = Tree()
     for name, p in net.trainable().items():
         if recipe.share(name):
@@ -328,14 +340,11 @@ def gradient_weights(
             for phase, s in zip(phases, plan, strict=True):
                 if phase.trains(name):
                     rate = rate_of(phase, lr) * phase.lr(name)
-                    steps = effective_steps(s.steps, momentum_of(task, phase, name), rate * pull(name))
+                    pull = rate * recipe.proximal(name) if pulled else 0.0
+                    steps = effective_steps(s.steps, momentum_of(task, phase, name), pull)
                     total += steps * rate / lr
             weights[name] = torch.tensor(total or math.inf, device=p.device)
     return weights
-
-
-def free(name: str) -> float:
-    return 0.0
 
 
 def momentum_of(task: Task, phase: Phase, name: str) -> float:
@@ -350,12 +359,11 @@ def rate_of(phase: Phase, lr: float) -> float:
 
 def set_mode(net: Net, phase: Phase, lone_sample: bool) -> None:
     """Train mode only where something moves: a frozen extractor must not shift its running statistics."""
-    moving = [name for name in net.trainable() if phase.trains(name)]
-    net.train(phase.awake)
     if phase.awake and not lone_sample:
+        net.set_mode(body=True, head=True, rest=True)
         return
-    net.body.train(any(name.startswith("body.") for name in moving))
-    net.head.train(any(name.startswith("head.") for name in moving))
+    moving = [name for name in net.trainable() if phase.trains(name)]
+    net.set_mode(body=any(map(in_body, moving)), head=any(map(in_head, moving)), rest=phase.awake)
     for prefix, module in net.parts().norms:
         own = [f"{prefix}.{key}" for key, _ in module.named_parameters(recurse=False)]
         if lone_sample or (own and not any(phase.trains(name) for name in own)):

@@ -78,7 +78,7 @@ class Options:
     workers: int | None = 1  # processes that train clients; None: one a core
     engine: str = "local"  # or ray
     address: str | None = None  # of a running Ray cluster: HOST:PORT or auto; None: a private one on this machine
-    tune: bool = False  # choose the layout of images by a short timing; bits then depend on the machine's choice
+    tune: bool = False  # choose the layout of images and torch.compile by a short timing; bits depend on the choice
     store: str = "auto"  # where clients' memory rests: memory, disk, or auto: memory up to a quarter of the machine's
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
@@ -132,7 +132,7 @@ def execute(
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
-            task = task.in_layout(layout_for(task)) if options.tune else task
+            task = task.in_layout(layout_for(task, say=options.progress.say)) if options.tune else task
             clear(out)
             write_head(out, parsed, task, identity, options)
         try:

@@ -43,6 +43,10 @@ def no_fit(start: Tree, mu: float, plain: bool = False) -> Tree:
     raise RuntimeError("a second model is trained in `report`, at the end of a client's round")
 
 
+def no_weights(pulled: bool) -> Tree:
+    raise RuntimeError("the weights of gradients are known in a client's round, not when it trains for itself")
+
+
 @dataclass(frozen=True)
 class Batch:
     x: Tensor  # [B, ...] as stored, augmented
@@ -80,12 +84,11 @@ class Local:
     y: Tensor  # [n_k]
     round: int
     lr: float  # eta_t, constant within the round
-    k_eff: Tree  # per parameter: total weight of the gradients in w_k - w^t; tau_k for plain SGD
+    weights: Callable[[bool], Tree]  # what k_eff and k_pulled are read from: most recipes never ask
     share: Names
     kept: dict[str, Any]  # what the piece remembered from its last round here
     sent: dict[str, Any]  # what its server side broadcast this round
     ready: dict[str, Any]  # what its `prepare` made for this round
-    k_pulled: Tree = field(default_factory=Tree)  # the same where proximal terms pull w_k back to w^t
     fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
     features: list[Tensor] = field(default_factory=list, compare=False, repr=False)  # [n_k, d] while the body rests
@@ -96,6 +99,16 @@ class Local:
         """Shared parameters now; gradients flow through them."""
         params = self.net.params()
         return Tree({name: params[name] for name in self.w0})
+
+    @property
+    def k_eff(self) -> Tree:
+        """K_eff by parameter, scalars: total weight of the gradients in w_k - w^t; tau_k for plain SGD."""
+        return self.weights(False)
+
+    @property
+    def k_pulled(self) -> Tree:
+        """The same where proximal terms pull w_k back to w^t."""
+        return self.weights(True)
 
     @property
     def counts(self) -> Tensor:

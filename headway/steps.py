@@ -29,29 +29,37 @@ class SGD:
         self.groups = [g for g in groups if g.params]
         self.params = [p for g in self.groups for p in g.params.values()]
 
-    @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """One step by these gradients, in the order of `params`, or by the parameters' own; None: it rests."""
-        given = iter([p.grad for p in self.params] if grads is None else grads)
-        for group in self.groups:
-            moved = {name: g for name, g in zip(group.params, given, strict=False) if g is not None}
-            known = {name: g for name, g in moved.items() if name in group.buffers}
-            new = {name: g for name, g in moved.items() if name not in group.buffers}
-            for part, first in ((known, False), (new, True)):
-                if part:
-                    _kernel(group, part, first)
+        given = [p.grad for p in self.params] if grads is None else grads
+        at = 0
+        with torch.no_grad():
+            for group in self.groups:
+                mine = given[at : at + len(group.params)]
+                at += len(mine)
+                moved = [(name, g) for name, g in zip(group.params, mine, strict=True) if g is not None]
+                _kernel(group, [pair for pair in moved if pair[0] in group.buffers], first=False)
+                _kernel(group, [pair for pair in moved if pair[0] not in group.buffers], first=True)
 
     def buffers(self) -> Tree:
         """The momentum buffers, to be kept until the next round."""
         return Tree({name: b.clone() for g in self.groups for name, b in g.buffers.items()})
 
 
-def _kernel(group: Alike, grads: dict[str, Tensor], first: bool) -> None:
+def _kernel(group: Alike, moved: Sequence[tuple[str, Tensor]], first: bool) -> None:
+    if not moved:
+        return
+    params: list[Tensor] = [group.params[name] for name, _ in moved]
+    grads = [laid_out_like(p, g) for p, (_, g) in zip(params, moved, strict=True)]
     if first and group.momentum:
-        group.buffers |= {name: torch.empty_like(g) for name, g in grads.items()}
-    buffers = [group.buffers[name] for name in grads] if group.momentum else []
+        group.buffers |= {name: torch.empty_like(g) for (name, _), g in zip(moved, grads, strict=True)}
+    buffers = [group.buffers[name] for name, _ in moved] if group.momentum else []
     torch._fused_sgd_(
-        [group.params[name] for name in grads], list(grads.values()), buffers, weight_decay=group.weight_decay,
-        momentum=group.momentum, lr=group.lr, dampening=0.0, nesterov=False, maximize=False,
-        is_first_step=first and group.momentum != 0, grad_scale=None, found_inf=None,
+        params, grads, buffers, weight_decay=group.weight_decay, momentum=group.momentum, lr=group.lr, dampening=0.0,
+        nesterov=False, maximize=False, is_first_step=first and group.momentum != 0, grad_scale=None, found_inf=None,
     )  # fmt: skip
+
+
+def laid_out_like(p: Tensor, value: Tensor) -> Tensor:
+    """The same numbers in the parameter's order of memory, which is all that the kernel looks at."""
+    return value if value.stride() == p.stride() else torch.empty_like(p, requires_grad=False).copy_(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class Task:
     tests: ClientData
     augment: augment.Augment
     layout: str = "channels_first"  # of images in memory (tuning.py)
+    gpus: tuple[torch.device, ...] = ()  # several: each has a worker of its own, and the run itself stays on the CPU
     _nets: dict[str, Net] = field(default_factory=dict, repr=False)
 
     # ---- what hooks and the loop read
@@ -137,7 +139,7 @@ class Task:
         key = f"working {json.dumps(recipe.head(), sort_keys=True)}"
         if key not in self._nets:
             self._nets[key] = self.net(recipe)
-        net = self._nets[key].train()
+        net = self._nets[key].set_mode(body=True, head=True, rest=True)
         return net.load(self._template(recipe.head()).frozen()) if recipe.acting("equip") else net
 
     def first_params(self, recipe: Recipe) -> Tree:
@@ -145,6 +147,11 @@ class Task:
 
     def first_stats(self, recipe: Recipe) -> Tree:
         return self._template(recipe.head()).stats()
+
+    def first_personal(self, recipe: Recipe) -> Tree:
+        """What a client that has not taken part yet keeps for itself; the shared rest is not even copied."""
+        parts = self._template(recipe.head()).parts()
+        return (Tree(parts.params) | parts.running).only(lambda name: not recipe.share(name)).copy()
 
     def _template(self, spec: dict[str, Any]) -> Net:
         key = json.dumps(spec, sort_keys=True)
@@ -156,12 +163,26 @@ class Task:
                 pretrained.load_head(head, Path(str(self.settings.weights)))
             d = self.dataset
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
-            self._nets[key] = Net(body, head, self.classes, inputs).to(self.device).laid_out(self.layout)
+            net = Net(body, head, self.classes, inputs).to(self.device)
+            self._nets[key] = net.laid_out(self.layout, self.batch_size)
         return self._nets[key]
 
     def in_layout(self, layout: str) -> Task:
-        """The same task with its nets in this layout; only images have one."""
-        return self if layout == self.layout or len(self.dataset.shape) != 3 else replace(self, layout=layout, _nets={})
+        """The same task with its nets in this layout; tables have one."""
+        table = len(self.dataset.shape) != 3 and layout.startswith("channels_last")
+        return self if table or layout == self.layout else replace(self, layout=layout, _nets={})
+
+    @property
+    def accelerator(self) -> str:
+        """What clients train on: cpu or cuda."""
+        return "cuda" if self.gpus else self.device.type
+
+    def on(self, device: torch.device) -> Task:
+        """The same task as one worker holds it, its data and nets on this device."""
+        data, tests = (
+            ClientData(uploaded(d.x, device), uploaded(d.y, device), d.parts) for d in (self.data, self.tests)
+        )
+        return replace(self, device=device, data=data, tests=tests, gpus=(), _nets={})
 
     def for_recipe(self, recipe: Recipe) -> Task:
         """The task as this recipe sees it: pooled at one client, where the recipe says so."""
@@ -197,6 +218,7 @@ def build(
 ) -> Task:
     """The task that settings describe; data and model may also be handed in as objects."""
     where = resolve_device(device)
+    gpus = all_gpus() if where.type == "cuda" and where.index is None else ()
     if s.amp and where.type != "cuda":
         raise ConfigError(f"amp=true: on {device} bfloat16 is slower than float32; use --device cuda, or leave amp out")
     if s.weights_head and s.weights is None:
@@ -216,6 +238,7 @@ def build(
     if s.merge_test:
         positions = torch.from_numpy(np.ascontiguousarray(local.test.index))
         dataset = replace(dataset, x_test=dataset.x[positions], y_test=dataset.y[positions])
+    where = torch.device("cpu") if gpus else where
     x, y = dataset.x.to(where), dataset.y.to(where)
     own = (x, y) if local.test_from == "train" else (dataset.x_test.to(where), dataset.y_test.to(where))
     aug = augment.parse(s.augment)
@@ -228,7 +251,7 @@ def build(
     resolved = s.model_copy(update={"model": name, "clients": len(partition)})
     return Task(
         resolved, dataset, partition, local, body_maker(s, name, model, dataset), where,
-        ClientData(x, y, local.train), ClientData(*own, local.test), aug,
+        ClientData(x, y, local.train), ClientData(*own, local.test), aug, gpus=gpus,
     )  # fmt: skip
 
 
@@ -288,7 +311,26 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
     return with_weights
 
 
+def all_gpus() -> tuple[torch.device, ...]:
+    """The machine's GPUs, where there are several; one alone serves the run's own process."""
+    count = torch.cuda.device_count()
+    return tuple(torch.device("cuda", i) for i in range(count)) if count > 1 else ()
+
+
+def uploaded(t: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; to a GPU from page-locked memory, on a stream beside the one that computes."""
+    if device.type != "cuda":
+        return t.to(device)
+    beside, computes = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(beside):
+        moved = t.pin_memory().to(device, non_blocking=True)
+    computes.wait_stream(beside)
+    moved.record_stream(computes)
+    return moved
+
+
 def resolve_device(name: str) -> torch.device:
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look without waking CUDA: workers are forked
     try:
         device = torch.device(name)
     except RuntimeError:

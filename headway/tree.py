@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+MOST_HANDS = 4  # more cores would only wait for the memory
+LONG = 1 << 17  # numbers a core has to add before a thread pays
 
 
 class Tree(dict[str, Tensor]):
@@ -69,13 +75,49 @@ class Tree(dict[str, Tensor]):
         return Tree({k: op(v, other[k]) for k, v in self.items()})
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The memory of a tree whose tensors lie one after another, gaps between them included, as one vector."""
+
+    vector: Tensor
+    places: list[tuple[str, int, torch.Size]]  # name, where it starts, its shape
+
+    def cut(self, vector: Tensor) -> Tree:
+        """Another vector of the same places as a tree again, each tensor in memory of its own."""
+        return Tree({name: vector[at : at + shape.numel()].view(shape).clone() for name, at, shape in self.places})
+
+
+def stretch(tree: Tree) -> Stretch | None:
+    """The tree as one vector, where its tensors lie in one piece of memory, in order and of one kind."""
+    tensors = list(tree.values())
+    if len(tensors) < 2:
+        return None
+    first, last = tensors[0], tensors[-1]
+    if first.untyped_storage().data_ptr() != last.untyped_storage().data_ptr():  # whatever lies between is in it too
+        return None
+    start, end, size = first.data_ptr(), 0, first.element_size()
+    places: list[tuple[str, int, torch.Size]] = []
+    for name, v in tree.items():
+        at = (v.data_ptr() - start) // size
+        if at < end or v.dtype != first.dtype or v.requires_grad or not v.is_contiguous():
+            return None
+        places.append((name, at, v.shape))
+        end = at + v.numel()
+    return Stretch(first.as_strided((end,), (1,), first.storage_offset()), places)
+
+
 def mean(trees: Sequence[Tree], p: Sequence[float]) -> Tree:
     """sum_k p_k * tree_k, added in the order given.
 
     The terms pass through one piece of memory each. Multiplying and adding stay two steps: fused they would round
-    otherwise at the ends of vectors, and sums must not depend on how memory is laid out.
+    otherwise at the ends of vectors, and sums must not depend on how memory is laid out. Trees that each fill one
+    stretch of memory, as models fresh from a worker do, are added as the vectors they are, a part of their length on
+    each core: the same numbers, sooner.
     """
     first, *others = trees
+    found = [stretch(tree) for tree in trees]
+    if found[0] is not None and all(f is not None and f.places == found[0].places for f in found):
+        return found[0].cut(mean_of_vectors([f.vector for f in found if f is not None], p))
     total, term = p[0] * first, first.zeros()
     for q, tree in zip(p[1:], others, strict=True):
         if tree.keys() != total.keys():
@@ -85,6 +127,28 @@ def mean(trees: Sequence[Tree], p: Sequence[float]) -> Tree:
                 total[name] = total[name] + q * v
             else:
                 total[name].add_(torch.mul(v, q, out=term[name]))
+    return total
+
+
+def mean_of_vectors(vectors: Sequence[Tensor], p: Sequence[float]) -> Tensor:
+    """The same for vectors, by threads that end with it: workers are forked, and a fork must find none."""
+    total = torch.empty_like(vectors[0])
+    hands = min(MOST_HANDS, len(os.sched_getaffinity(0)), max(1, total.numel() // LONG))
+    parts = [total] if total.is_cuda else list(total.tensor_split(hands))
+    starts = [part.storage_offset() for part in parts]
+
+    def add(part: Tensor, start: int) -> None:
+        mine = [v[start : start + part.numel()] for v in vectors]
+        torch.mul(mine[0], p[0], out=part)
+        term = torch.empty_like(part)
+        for q, v in zip(p[1:], mine[1:], strict=True):
+            part.add_(torch.mul(v, q, out=term))
+
+    if len(parts) == 1:
+        add(parts[0], 0)
+    else:
+        with ThreadPoolExecutor(len(parts)) as threads:
+            list(threads.map(add, parts, starts))
     return total
 
 

@@ -1,15 +1,19 @@
-"""Which layout of images is faster for a model on this machine: a short timing, remembered.
+"""How a model's body trains fastest on this machine: layout of images, code of our own, torch.compile. Timed once.
 
-Layouts agree up to rounding, not bit for bit, so the choice is written into config.json and a resumed run keeps it.
+The ways agree up to rounding, not bit for bit, so the choice is written into config.json and a resumed run keeps it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
+import os
 import platform
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,54 +21,120 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from headway import native
 from headway.data.fetch import cache_dir
-from headway.models.net import Net
+from headway.errors import ConfigError
+from headway.models.net import COMPILED, NATIVE, Net
+from headway.native.build import compiler
 from headway.values import write_atomic
 
 if TYPE_CHECKING:
     from headway.task import Task
 
 LAYOUTS = ("channels_first", "channels_last")
-STEPS, TURNS = 3, 5
+WAYS_TO_RUN = tuple(layout + made for made in ("", COMPILED, NATIVE) for layout in LAYOUTS)  # the first unless tuned
+STEPS, MOST_STEPS, TURNS, TURN_SECONDS = 3, 100, 5, 0.05
 WORTH = 0.95  # a layout must be this much faster: a coin's toss should not change anybody's bits
+WORTH_COMPILING = 0.9  # every run and worker has to load or make the code first
+PATIENCE = 300.0  # seconds; a body that takes longer to compile is not compiled
+Say = Callable[[str], None]
+Seconds = dict[str, float]
 
 
-def layout_for(task: Task, cache: Path | None = None) -> str:
-    """The faster layout for this task's body and batch size; measured once a machine."""
-    if not any(isinstance(m, nn.Conv2d) for m in task.net_of({}).body.modules()):
-        return LAYOUTS[0]  # nothing here looks at neighbouring pixels
+def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: None) -> str:
+    """The fastest way to run this task's body at its batch size; measured once a machine."""
+    if task.gpus:  # to time one here would wake CUDA, and workers could no longer be forked
+        say("note: --tune times nothing on several GPUs; name one, as in --device cuda:0")
+        return LAYOUTS[0]
+    images, ways = looks_at_pixels(task), candidates(task)
+    if len(ways) == 1:
+        return ways[0]
     place = cache_dir(cache) / "tuning" / f"{_key(task)}.json"
     try:
         found = json.loads(place.read_text())
-        if found["layout"] in LAYOUTS:
+        if found["layout"] in WAYS_TO_RUN:
             return str(found["layout"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not measured yet, or not readable: measure
-    seconds = measured(task)
-    chosen = LAYOUTS[1] if seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]] else LAYOUTS[0]
+    seconds = measured(task, ways)
+    layout = LAYOUTS[1] if images and seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]] else LAYOUTS[0]
+    chosen = next((way for way in ways if way.endswith(NATIVE) and seconds[way] < WORTH * seconds[layout]), layout)
+    if images and compiler() and len(task.data.y) >= task.batch_size:
+        say("note: trying torch.compile on this model, a minute or two, once on this machine")
+        apart = measured_apart(task, (chosen, layout + COMPILED))
+        seconds |= {name: s for name, s in apart.items() if name not in seconds}
+        if apart and apart[layout + COMPILED] < WORTH_COMPILING * apart[chosen]:
+            chosen = layout + COMPILED
     place.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(place, json.dumps({"layout": chosen, "seconds": seconds, **_about(task)}, indent=1) + "\n")
     return chosen
 
 
-def measured(task: Task) -> dict[str, float]:
-    """Seconds a step in each layout: medians of turns that alternate, so that a busy moment hits both."""
-    nets = {layout: task.net_of({}).laid_out(layout).train() for layout in LAYOUTS}
-    times: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
-    for turn in range(TURNS + 1):
-        for layout, net in nets.items():
+def looks_at_pixels(task: Task) -> bool:
+    """Whether layouts of images matter, and compiling may: steps of other bodies are too small to gain by it."""
+    return any(isinstance(m, nn.Conv2d) for m in task.net_of({}).body.modules())
+
+
+def candidates(task: Task) -> tuple[str, ...]:
+    """The layouts, where there are images, and code of our own, where it applies and can be built."""
+    ways = LAYOUTS if looks_at_pixels(task) else LAYOUTS[:1]
+    if task.accelerator != "cpu" or not native.applies(task.net_of({}).body, task.batch_size):
+        return ways
+    try:
+        native.ready()
+    except ConfigError:
+        return ways
+    return (*ways, ways[-1] + NATIVE)
+
+
+def measured(task: Task, ways: Sequence[str]) -> Seconds:
+    """Seconds a step in each way: medians of turns that alternate, so that a busy moment hits all."""
+    nets = {way: task.net_of({}).laid_out(way, task.batch_size).train() for way in ways}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    steps = STEPS
+    for turn in range(TURNS + 2):
+        for way, net in nets.items():
             start = time.perf_counter()
-            _steps(task, net)
-            if turn:  # the first warms up
-                times[layout].append((time.perf_counter() - start) / STEPS)
-    return {layout: statistics.median(each) for layout, each in times.items()}
+            _steps(task, net, steps)
+            times[way].append((time.perf_counter() - start) / steps)
+        if turn == 1:  # the first warms up, and compiles; the second tells how many steps a turn needs
+            steps = max(STEPS, min(MOST_STEPS, round(TURN_SECONDS / min(each[-1] for each in times.values()))))
+    return {way: statistics.median(each[2:]) for way, each in times.items()}
 
 
-def _steps(task: Task, net: Net) -> None:
+def measured_apart(task: Task, ways: Sequence[str]) -> Seconds:
+    """The same in a process of its own: a compiler's threads must not be there when workers are forked.
+
+    Nothing when it fails or takes too long: a body may hold what cannot be compiled.
+    """
+    if task.device.type == "cuda":  # a process that holds a GPU cannot fork
+        try:
+            return measured(task, ways)
+        except Exception:
+            return {}
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_report, args=(task, ways, theirs), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        return dict(ours.recv()) if ours.poll(PATIENCE) else {}
+    except EOFError:
+        return {}
+    finally:
+        child.kill()
+        child.join()
+
+
+def _report(task: Task, ways: Sequence[str], pipe: Connection) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # why a body cannot be compiled is nobody's concern here
+    pipe.send(measured(task, ways))
+
+
+def _steps(task: Task, net: Net, steps: int) -> None:
     sgd = torch.optim.SGD(net.parameters(), lr=1e-9, momentum=0.9, fused=True)
     size = min(max(task.batch_size, 2), len(task.data.y))
     x, y = task.data.x[:size], task.data.y[:size]
-    for _ in range(STEPS):
+    for _ in range(steps):
         net.zero_grad()
         F.cross_entropy(net(x), y).backward()
         sgd.step()
@@ -79,6 +149,7 @@ def _about(task: Task) -> dict[str, Any]:
     return {
         "model": s.model, "shape": list(task.dataset.shape), "batch_size": s.batch_size, "bn": s.bn_of(s.model),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "device": device, "machine": platform.node(),
+        "compiler": compiler() is not None, "native": native.applies(task.net_of({}).body, s.batch_size),
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from toy import Normed, OneWeight, assert_same, one_round, several, skewed, slope, task_of, two_clients, watching
 
 from headway import rounds
-from headway.client import batch_plan, first_client, free, gradient_weights, personal_net, train_client
+from headway.client import batch_plan, first_client, gradient_weights, personal_net, train_client
 from headway.engine import LocalEngine
 from headway.errors import ConfigError
 from headway.local import Batch, Local, Phase, effective_steps, in_body, in_head
@@ -154,7 +154,7 @@ def test_effective_steps_by_hand() -> None:
 def k_eff(recipe: Recipe, task) -> dict[str, float]:
     net, phases = task.net(recipe), recipe.phases(task.epochs)
     plans = [batch_plan(task, net, phase, 2) for phase in phases]
-    return {k: float(v) for k, v in gradient_weights(task, net, phases, plans, recipe, task.lr(0), free).items()}
+    return {k: float(v) for k, v in gradient_weights(task, net, phases, plans, recipe, task.lr(0)).items()}
 
 
 def test_gradient_weights_follow_the_phases() -> None:

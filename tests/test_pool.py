@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 import toy
 
 from headway import rounds
-from headway.engine import LocalEngine, PoolEngine
+from headway.engine import ClientStore, LocalEngine, PoolEngine
+from headway.engine.choice import engine_for
 from headway.engine.transport import Room
+from headway.experiment import Options
 from headway.methods import recipe as parse
+from headway.settings import Settings
+from headway.task import build
 from headway.tree import Tree
+from headway.tuning import layout_for
 
 RECIPES = ["fedavg", "scaffold+fn", "moon", "fedrep", "fedtc", "fedproto", "ditto", "fednh", "local"]
 
@@ -79,6 +85,68 @@ def test_a_dead_worker_is_replaced_and_its_client_trained_again(task, pooled):
     assert_same_run = toy.state_of(rounds.run(recipe, task, engine, 2), engine)
     toy.assert_same(assert_same_run, expected)
     assert engine.workers[0].pid not in killed
+
+
+@pytest.mark.parametrize("moment", [1, 5, 9])
+def test_clients_that_wait_behind_one_another_survive_a_death(moment, pooled):
+    """Workers hold a second client while they train the first; both are trained once, with their own notes."""
+    task, recipe = toy.skewed(12, momentum=0.9, train_size=240), parse("scaffold")
+    alone = LocalEngine()
+    expected = toy.state_of(rounds.run(recipe, task, alone, 3), alone)
+    engine = pooled(recipe, task, 2)
+    ticks = []
+
+    def tick(done, total):
+        ticks.append(done)
+        if len(ticks) == moment:
+            os.kill(engine.workers[1].pid, signal.SIGKILL)
+
+    engine.tick = tick
+    toy.assert_same(toy.state_of(rounds.run(recipe, task, engine, 3), engine), expected)
+
+
+def test_a_worker_that_dies_between_rounds_is_replaced(task, pooled):
+    recipe = parse("scaffold")
+    alone = LocalEngine()
+    expected = toy.state_of(rounds.run(recipe, task, alone, 2), alone)
+    engine = pooled(recipe, task, 2)
+    server = rounds.run(recipe, task, engine, 1)
+    dead = engine.workers[0].pid
+    os.kill(dead, signal.SIGKILL)
+    os.waitpid(dead, 0)
+    toy.assert_same(toy.state_of(rounds.run(recipe, task, engine, 2, server), engine), expected)
+    assert engine.workers[0].pid != dead
+
+
+@pytest.mark.parametrize("text", ["scaffold+fn", "fedrep", "fednh", "ccvr"])
+def test_workers_with_a_device_each_train_to_the_same_bits(text, task):
+    """Two processors stand in for two GPUs: every worker brings data, nets, broadcast and notes to its own."""
+    recipe, devices = parse(text), (torch.device("cpu"), torch.device("cpu", 0))
+    alone = LocalEngine()
+    server = rounds.run(recipe, task, alone, 3)
+    spread = replace(task, gpus=devices)
+    engine = engine_for(recipe, spread, Options(workers=None), ClientStore(), lambda done, total: None)
+    try:
+        assert isinstance(engine, PoolEngine)
+        assert len(engine.workers) == 2
+        again = rounds.run(recipe, spread, engine, 3)
+        toy.assert_same(toy.state_of(again, engine), toy.state_of(server, alone))
+        nets = [rounds.finish(s, recipe, t, e) for s, t, e in ((server, task, alone), (again, spread, engine))]
+        toy.assert_same(*(net.tensors() for net in nets))
+        toy.assert_same(*(e.logits(task, net) for e, net in zip((alone, engine), nets, strict=True)))
+    finally:
+        engine.close()
+
+
+def test_several_gpus_are_one_worker_each_and_the_run_stays_on_the_processor(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    whole = build(Settings(clients=4, train_size=90, amp=True), device="cuda")
+    assert whole.gpus == tuple(torch.device("cuda", i) for i in range(3))
+    assert (whole.device.type, whole.accelerator, whole.data.x.device.type) == ("cpu", "cuda", "cpu")
+    told = []
+    assert layout_for(whole, say=told.append) == "channels_first"
+    assert "name one, as in --device cuda:0" in told[0]
 
 
 def test_closing_leaves_no_process_behind(task):

@@ -48,3 +48,33 @@ def test_groups_step_at_their_own_rates():
     a.grad, b.grad = torch.ones(1), torch.ones(1)
     sgd.step()
     assert (a.item(), b.item()) == (pytest.approx(-0.1), -1.0)
+
+
+def test_gradients_that_lie_otherwise_in_memory_than_their_parameters():
+    """A weight used transposed has a transposed gradient; one that is summed has a single number for all."""
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(3))
+
+    def loss(w, v):
+        return (x @ w.t()).square().sum() + v.sum() * 3
+
+    theirs, mine = ([nn.Parameter(torch.arange(6.0).view(2, 3)), nn.Parameter(torch.ones(4))] for _ in range(2))
+    torch_sgd = torch.optim.SGD(theirs, lr=0.01, momentum=0.9, weight_decay=0.1, fused=True)
+    sgd = SGD([Alike(0.01, 0.9, 0.1, {str(i): p for i, p in enumerate(mine)})])
+    for _ in range(3):
+        torch_sgd.zero_grad()
+        loss(*theirs).backward()
+        torch_sgd.step()
+        sgd.step(torch.autograd.grad(loss(*mine), mine))
+    for a, b in zip(theirs, mine, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_parameters_with_one_gradient_between_them_keep_momentum_of_their_own():
+    # lr 1, momentum 0.5, g = 1 for both at first, then 1 and none: w = -1, m = 1.5 and w = -2.5; the other rests at -1
+    a, b = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    sgd = SGD([Alike(1.0, 0.5, 0.0, {"a": a, "b": b})])
+    g = torch.ones(2)
+    sgd.step([g, g])
+    sgd.step([torch.ones(2), None])
+    assert (a.tolist(), b.tolist()) == ([-2.5, -2.5], [-1.0, -1.0])
+    assert (sgd.buffers()["a"].tolist(), sgd.buffers()["b"].tolist()) == ([1.5, 1.5], [1.0, 1.0])

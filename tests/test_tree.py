@@ -6,7 +6,8 @@ import pytest
 import torch
 from toy import assert_same
 
-from headway.tree import Tree, mean, seed_of, stream
+from headway.engine.transport import Room
+from headway.tree import Tree, mean, seed_of, stream, stretch
 
 
 def tree(a: list[float], b: float) -> Tree:
@@ -129,3 +130,36 @@ def test_streams_leave_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     torch.rand(3, generator=stream("a"))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def packed(tree: Tree) -> Tree:
+    """The same tree as a worker hands it over: named views into one piece of shared memory."""
+    room = Room(4096)
+    found: Tree = room.unpack(room.pack({"w": tree}))["w"]
+    return found
+
+
+def test_trees_that_fill_a_stretch_of_memory_have_the_same_mean_to_the_bit() -> None:
+    trees = [Tree(a=torch.randn(3, 5), b=torch.randn(()), c=torch.randn(7)) for _ in range(4)]
+    p = [0.1, 0.2, 0.3, 0.4]
+    flat = [packed(tree) for tree in trees]
+    assert all(stretch(tree) is None for tree in trees)
+    found = [stretch(tree) for tree in flat]
+    assert [f and f.places for f in found] == [[("a", 0, (3, 5)), ("b", 16, ()), ("c", 32, (7,))]] * 4  # 64 bytes apart
+    want, got = mean(trees, p), mean(flat, p)
+    assert list(got) == list(want)
+    for name, v in want.items():
+        assert torch.equal(got[name], v), name
+        assert got[name].untyped_storage().nbytes() == v.numel() * 4  # the workers' memory may be used again
+
+
+def test_only_a_stretch_of_one_kind_in_order_is_one_vector() -> None:
+    flat = packed(Tree(a=torch.zeros(2), b=torch.zeros(3), c=torch.zeros(4)))
+    assert stretch(flat) is not None
+    assert stretch(Tree(b=flat["b"], a=flat["a"])) is None
+    assert stretch(flat | Tree(b=torch.zeros(3))) is None
+    assert stretch(flat | Tree(b=flat["b"].flip(0))) is None
+    assert stretch(packed(Tree(a=torch.zeros(2), b=torch.zeros(2, dtype=torch.int64), c=torch.zeros(2)))) is None
+    assert stretch(Tree(a=flat["a"])) is None
+    odd = mean([flat, flat | Tree(b=torch.ones(3))], [0.5, 0.5])  # one of them is no stretch: tensor by tensor
+    assert odd["b"].tolist() == [0.5, 0.5, 0.5]

@@ -1,8 +1,10 @@
-"""The layout of images: chosen by time, remembered, written down, kept by a resumed run."""
+"""The layout of images and torch.compile: chosen by time, remembered, written down, kept by a resumed run."""
 
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
 
 import pytest
 import torch
@@ -11,26 +13,35 @@ import toy
 import headway
 from headway import rounds, tuning
 from headway.engine import LocalEngine
+from headway.engine.pool import PoolEngine
 from headway.experiment import Options
 from headway.methods import recipe as parse
 from headway.rundir import Run
 from headway.settings import settings
 from headway.task import build
 
+UNITED = "channels_last+native"
 CONV = {"data": "digits", "model": "resnet8", "clients": 3, "train_size": 90, "test_size": 50, "rounds": 2}
 
 
 @pytest.fixture
 def timed(monkeypatch, tmp_path):
-    """Seconds by layout, instead of a clock; counts how often they were asked for."""
+    """Seconds by layout, instead of a clock; counts how often they were asked for. Compiling fails unless timed."""
     asked = []
 
-    def set_to(first, last):
-        def measured(task):
+    def set_to(first, last, compiled=None, united=1e9):
+        def measured(task, ways):
             asked.append(task)
-            return {"channels_first": first, "channels_last": last}
+            seconds = {"channels_first": first, "channels_last": last, UNITED: united}
+            return {way: seconds[way] for way in ways}
+
+        def apart(task, ways):
+            eager = {"channels_first": first, "channels_last": last, UNITED: united}[ways[0]]
+            return {} if compiled is None else dict(zip(ways, (eager, compiled), strict=True))
 
         monkeypatch.setattr(tuning, "measured", measured)
+        monkeypatch.setattr(tuning, "measured_apart", apart)
+        monkeypatch.setattr(tuning, "compiler", lambda: "g++")
         monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
         return asked
 
@@ -72,7 +83,7 @@ def test_tables_have_no_layout(timed, tmp_path):
 
 
 def test_it_really_measures_both():
-    seconds = tuning.measured(task())
+    seconds = tuning.measured(task(), tuning.LAYOUTS)
     assert set(seconds) == set(tuning.LAYOUTS)
     assert min(seconds.values()) > 0
 
@@ -100,3 +111,72 @@ def test_the_choice_is_written_down_and_a_resumed_run_keeps_it(timed, tmp_path):
     plain = headway.run("fedavg", out=tmp_path / "p", **CONV)
     assert Run(plain.path).config["options"]["layout"] == "channels_first"
     assert (plain.path / "model.safetensors").read_bytes() != whole
+
+
+@pytest.mark.parametrize("recipe", [parse("fedexp"), parse("fedprox")])  # both sum over whole models
+def test_workers_agree_with_one_process_in_either_layout(recipe):
+    own = {"batch_size": 8, "momentum": 0.9, "lr": 0.05, "persist_momentum": True}
+    last = build(settings(CONV | own)).in_layout("channels_last")
+    with closing(PoolEngine(recipe, last, 2)) as pool:
+        a, b = rounds.run(recipe, last, LocalEngine(), 3).w, rounds.run(recipe, last, pool, 3).w
+    for name, v in a.items():
+        assert torch.equal(v, b[name]), name
+
+
+@pytest.mark.parametrize(
+    ("compiled", "chosen"), [(0.3, "channels_last+compile"), (0.47, "channels_last"), (None, "channels_last")]
+)
+def test_code_is_compiled_only_where_that_pays(timed, tmp_path, compiled, chosen):
+    timed(1.0, 0.5, compiled)  # 0.47 of 0.5: not worth the wait; None: it cannot be compiled
+    told = []
+    assert tuning.layout_for(task(), tmp_path, told.append) == chosen
+    assert tuning.layout_for(task(), tmp_path, told.append) == chosen
+    assert told == ["note: trying torch.compile on this model, a minute or two, once on this machine"]
+
+
+@pytest.mark.skipif(not tuning.compiler(), reason="the kernel is built by a C++ compiler")
+@pytest.mark.parametrize(
+    ("united", "compiled", "chosen"),
+    [(0.3, 0.29, "channels_last+native"), (0.3, 0.1, "channels_last+compile"), (0.49, 0.49, "channels_last")],
+)
+def test_pools_are_united_with_their_convolutions_where_that_pays(timed, tmp_path, united, compiled, chosen):
+    timed(1.0, 0.5, compiled, united)
+    pools = build(settings(CONV | {"model": "mcmahan_cnn_padded"}))
+    assert tuning.candidates(pools) == ("channels_first", "channels_last", "channels_last+native")
+    assert tuning.layout_for(pools, tmp_path) == chosen
+    assert tuning.candidates(task()) == tuning.LAYOUTS  # a body without pools
+
+
+def test_without_a_compiler_nothing_is_compiled(timed, tmp_path, monkeypatch):
+    timed(1.0, 0.5, compiled=0.1)
+    monkeypatch.setattr(tuning, "compiler", lambda: None)
+    assert tuning.layout_for(task(), tmp_path) == "channels_last"
+
+
+def test_a_body_that_cannot_be_compiled_or_takes_too_long_is_left_as_it_is(monkeypatch):
+    def cannot(task, ways):
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(tuning, "measured", cannot)
+    assert tuning.measured_apart(task(), ("channels_first",)) == {}
+    monkeypatch.setattr(tuning, "measured", lambda task, ways: time.sleep(60))
+    monkeypatch.setattr(tuning, "PATIENCE", 0.1)
+    began = time.monotonic()
+    assert tuning.measured_apart(task(), ("channels_first",)) == {}
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(not tuning.compiler(), reason="torch.compile needs a C++ compiler")
+def test_compiled_training_agrees_up_to_rounding_for_any_number_of_workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    recipe, plain = parse("scaffold+fn"), build(settings(CONV | {"batch_size": 8}))
+    compiled = plain.in_layout("channels_first+compile")
+    with closing(PoolEngine(recipe, compiled, 1)) as one, closing(PoolEngine(recipe, compiled, 2)) as two:
+        a, b = rounds.run(recipe, compiled, one, 1).w, rounds.run(recipe, compiled, two, 1).w
+    c = rounds.run(recipe, plain, LocalEngine(), 1).w
+    assert list((tmp_path / "compiled").rglob("*.so"))  # there is compiled code
+    for name, v in a.items():
+        assert torch.equal(v, b[name]), name
+        assert torch.allclose(v, c[name], atol=1e-3), name
+    assert any(not torch.equal(v, c[name]) for name, v in a.items())  # and it was used

@@ -163,7 +163,7 @@ def local_of(
     net, (x, y) = task.net(recipe), task.data[k]
     w0 = net.params().copy().only(recipe.share)
     k_eff = w0.map(lambda v: torch.tensor(1.0))
-    return Local(net, w0, x, y, t, task.lr(t), k_eff, recipe.share, kept or {}, sent or {}, ready or {})
+    return Local(net, w0, x, y, t, task.lr(t), lambda pulled: k_eff, recipe.share, kept or {}, sent or {}, ready or {})
 
 
 def batch_of(local: Local) -> Batch:

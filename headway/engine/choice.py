@@ -25,7 +25,7 @@ WORTH_WORKERS = 2e8  # samples x parameters a round, below which handing clients
 def engine_for(
     recipe: Recipe, task: Task, options: Options, store: ClientStore, tick: Callable[[int, int], None]
 ) -> LocalEngine:
-    """Workers where they help: on the CPU, with more than one client a round; or those of a cluster."""
+    """Workers where they help: one a GPU, or with more than one client a round on the CPU; or those of a cluster."""
     if options.engine == "ray":
         from headway.engine.cluster import RayEngine
 
@@ -37,6 +37,8 @@ def engine_for(
     work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
     auto = cores if work > WORTH_WORKERS else 1
     workers = min(auto if options.workers is None else options.workers, len(ids))
+    if task.gpus:
+        return PoolEngine(recipe, task, min(len(task.gpus), len(ids)), store, tick)
     if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
         return LocalEngine(store, tick)
     return PoolEngine(recipe, task, workers, store, tick)

@@ -201,9 +201,9 @@ class RayEngine(LocalEngine):
         self._number = 0
         self.session = Session(address, cpus_for(workers, threads))
         try:
-            count = workers_for(self.session, workers, threads, task.device.type, busy)
+            count = workers_for(self.session, workers, threads, task.accelerator, busy)
             order = order_of(recipe, task, threads)
-            self.crew = Crew(self.session, Hand, order, count, task.device.type, threads, say)
+            self.crew = Crew(self.session, Hand, order, count, task.accelerator, threads, say)
             self.crew.gather()
         except BaseException:
             self.close()

@@ -56,7 +56,7 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
     """Make the runs on the cluster; raises at the end if some could not be made."""
     set_threads(options)
     threads, say = torch.get_num_threads(), options.progress.say
-    device = jobs[0].task.device.type
+    device = jobs[0].task.accelerator
     for note in dict.fromkeys(note for job in jobs for note in notes_of(job.recipe, job.task)):
         say(f"note: {note}")
     by_name = {job.name: job for job in jobs}

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import selectors
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 SLOT_MODELS = 8  # a client's answer may be so many models large before it leaves shared memory
 SPARE_BYTES = 4 * 2**20
+AHEAD = 2  # clients a worker holds: the one at work and one that waits, so that nobody idles between two
 MOST_DEATHS = 3  # workers one client may take with it before the run stops
 PR_SET_PDEATHSIG = 1
 ERROR = "error"
@@ -55,6 +57,11 @@ class Worker:
             finally:
                 os._exit(0)
         theirs.close()
+
+    def tell(self, message: Any) -> None:
+        """Send; should it be dead, whoever waits for its answer finds out."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(message)
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):
@@ -108,51 +115,53 @@ class PoolEngine(LocalEngine):
         self.most = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
         self.cast_room = Room(self.slot_bytes)
         self.slots = [Room(self.slot_bytes) for _ in range(self.most)]
-        self.inboxes = [Room(self.slot_bytes) for _ in range(workers)]
+        self.inboxes = [[Room(self.slot_bytes) for _ in range(AHEAD)] for _ in range(workers)]
         self.workers = [Worker(self._work(w)) for w in range(workers)]
 
     # ---- in the worker
     def _work(self, number: int) -> Callable[[Connection], None]:
         def work(pipe: Connection) -> None:
+            task = self.task.on(self.task.gpus[number]) if self.task.gpus else self.task
+            rooms = [self.cast_room, *self.inboxes[number], *self.slots]
+            if task.device.type == "cuda":
+                torch.cuda.set_device(task.device)
+                for room in rooms:
+                    room.lock_pages()
             cast: Broadcast | None = None
-            net = self.task.net(self.recipe)
+            net = task.net(self.recipe)
             while True:
                 try:
                     kind, *rest = pipe.recv()
                 except EOFError:
                     return
                 if kind == "cast":
-                    cast = Broadcast(**self.cast_room.unpack(rest[0]))
+                    cast = Broadcast(**self.cast_room.unpack(rest[0], device=task.device))
                     continue
                 if kind == "net":
                     value = self.cast_room.unpack(rest[0])
-                    net = self.task.net_of(value["spec"]).load(value["tensors"]).eval()
+                    net = task.net_of(value["spec"]).load(value["tensors"]).eval()
                     continue
                 if kind == "logits":
-                    pipe.send((rest[0], self.slots[rest[1]].pack({"z": self._part(net, rest[0])})))
+                    pipe.send((rest[0], self.slots[rest[1]].pack({"z": _part(task, net, rest[0])})))
                     continue
                 if kind == "survey":
                     k, slot = rest[:2]
-                    pipe.send((k, slot, self.slots[slot].pack(surveyed(self.recipe, self.task, net, k))))
+                    pipe.send((k, slot, self.slots[slot].pack(surveyed(self.recipe, task, net, k))))
                     continue
-                k, slot, message, how = rest
+                k, slot, inbox, message, how = rest
                 assert cast is not None
-                client = Client(**self.inboxes[number].unpack(message)) if message else None
-                client = client or first_client(self.recipe, self.task, cast, k)
-                pipe.send((k, slot, self._answer(kind, cast, client, self.slots[slot], how)))
+                kept = self.inboxes[number][inbox].unpack(message, device=task.device) if message else None
+                client = Client(**kept) if kept else first_client(self.recipe, task, cast, k)
+                pipe.send((k, slot, self._answer(task, kind, cast, client, self.slots[slot], how)))
 
         return work
 
-    @torch.no_grad()
-    def _part(self, net: Net, number: int) -> Tensor:
-        return net(chunks(self.task.dataset.x_test)[number])
-
-    def _answer(self, kind: str, cast: Broadcast, client: Client, room: Room, how: Any) -> bytes:
+    def _answer(self, task: Task, kind: str, cast: Broadcast, client: Client, room: Room, how: Any) -> bytes:
         if kind == "train":
-            report, after = train_client(self.recipe, self.task, cast, client, apart_from_net=False)
+            report, after = train_client(self.recipe, task, cast, client, apart_from_net=False)
             return room.pack({"report": report, "client": after})
         phases = self._phases if kind == "personal" else []
-        return room.pack(evaluate_personal(self.recipe, self.task, cast, client, phases, keep=bool(how)))
+        return room.pack(evaluate_personal(self.recipe, task, cast, client, phases, keep=bool(how)))
 
     # ---- in the run
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
@@ -218,43 +227,53 @@ class PoolEngine(LocalEngine):
         slot_of = {k: slot for slot, k in enumerate(ids)}
         queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
         tick = self.tick if kind != "received" else lambda done, total: None
-        at_work: dict[int, int] = {}
+        at_work: dict[int, list[tuple[int, int]]] = {w: [] for w in range(len(self.workers))}  # (client, inbox)
         deaths: dict[int, int] = {}
         done = 0
 
         def give(w: int) -> None:
-            if not queue:
-                return
-            k = queue.pop()
-            client = self.store.get(k) if kind != "survey" else None
-            message = self.inboxes[w].pack(client) if client is not None else b""
-            self.workers[w].pipe.send((kind, k, slot_of[k], message, how))
-            at_work[w] = k
+            """One client to a worker without any; a second while so many are left that all stay busy to the end."""
+            held = at_work[w]
+            while queue and (not held or (len(held) < AHEAD and len(queue) > AHEAD * len(self.workers))):
+                k = queue.pop()
+                inbox = next(i for i in range(AHEAD) if i not in [taken for _, taken in held])
+                client = self.store.get(k) if kind != "survey" else None
+                message = self.inboxes[w][inbox].pack(client) if client is not None else b""
+                held.append((k, inbox))
+                self.workers[w].tell((kind, k, slot_of[k], inbox, message, how))
 
-        for w, worker in enumerate(self.workers):
-            worker.pipe.send(opened)
-            give(w)
-        while at_work:
-            tick(done, len(ids))
-            for pipe in wait([self.workers[w].pipe for w in at_work], timeout=0.5):
-                w = next(i for i, worker in enumerate(self.workers) if worker.pipe is pipe)
-                k = at_work.pop(w)
-                try:
-                    _, slot, message = received(self.workers[w].pipe)
-                except (EOFError, ConnectionResetError):
-                    deaths[k] = deaths.get(k, 0) + 1
-                    if deaths[k] >= MOST_DEATHS:
-                        raise RuntimeError(
-                            f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
-                        ) from None
-                    self._replace(w)
-                    self.workers[w].pipe.send(opened)
-                    queue.append(k)
-                    give(w)
-                    continue
+        with selectors.DefaultSelector() as ready:
+            for w, worker in enumerate(self.workers):
+                ready.register(worker.pipe, selectors.EVENT_READ, w)
+                worker.tell(opened)
                 give(w)
-                done += 1
-                yield k, self.slots[slot].unpack(message, copy=kind != "train")  # a round's are read before the next
+            while any(at_work.values()):
+                tick(done, len(ids))
+                for key, _ in ready.select(timeout=0.5):
+                    w = key.data
+                    try:
+                        k, slot, message = received(self.workers[w].pipe)
+                    except (EOFError, ConnectionResetError):
+                        lost = [held for held, _ in at_work[w]]
+                        for k in lost[:1]:  # the one at work; the one behind it did nothing
+                            deaths[k] = deaths.get(k, 0) + 1
+                            if deaths[k] >= MOST_DEATHS:
+                                raise RuntimeError(
+                                    f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
+                                ) from None
+                        queue += reversed(lost)
+                        at_work[w] = []
+                        ready.unregister(self.workers[w].pipe)
+                        self._replace(w)
+                        ready.register(self.workers[w].pipe, selectors.EVENT_READ, w)
+                        self.workers[w].tell(opened)
+                        give(w)
+                        continue
+                    at_work[w].pop(0)
+                    give(w)
+                    done += 1
+                    # a round's answers are read before the next one is written
+                    yield k, self.slots[slot].unpack(message, copy=kind != "train")
         tick(done, len(ids))
 
     def logits(self, task: Task, net: Net) -> Tensor:
@@ -294,6 +313,11 @@ class PoolEngine(LocalEngine):
                     self.workers[w].pipe.send(("net", packed))
                 give(w)
         return torch.cat([answers[i] for i in range(parts)])[: len(task.dataset.y_test)]
+
+
+@torch.no_grad()
+def _part(task: Task, net: Net, number: int) -> Tensor:
+    return net(chunks(task.dataset.x_test)[number].to(task.device))
 
 
 def copied(client: Client) -> Client:

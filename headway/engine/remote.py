@@ -43,7 +43,7 @@ def order_of(recipe: Recipe, task: Task, threads: int) -> dict[str, Any]:
         "recipe": str(recipe),
         "settings": task.settings.model_dump(),
         "identity": identity_of(recipe, task),
-        "device": task.device.type,  # a worker with one GPU of its own sees it as the first
+        "device": task.accelerator,  # a worker with one GPU of its own sees it as the first
         "threads": threads,
         "layout": task.layout,
         "folder": str(Path.cwd()),  # names of files start here

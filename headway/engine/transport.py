@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import marshal
+import math
 import mmap
 from typing import Any
 
@@ -22,6 +24,7 @@ class Room:
     def __init__(self, size: int):
         self.size = size
         self._memory = mmap.mmap(-1, size)  # anonymous and shared: inherited by forked workers, gone with them
+        self._whole: dict[torch.dtype, Tensor] = {}  # all of it, as numbers of a kind
 
     def pack(self, value: Any) -> bytes:
         """Put the value's tensors here, and tell where; what does not fit travels in the message itself."""
@@ -30,29 +33,31 @@ class Room:
         places: list[list[Any]] = []
         at, overflow = 0, b""
         for path, tensor in tensors.items():
-            data = tensor.detach().contiguous().cpu()
+            data = tensor.detach().contiguous()
             size = data.numel() * data.element_size()
             fits = at + size <= self.size
             place = [path, str(data.dtype).removeprefix("torch."), list(data.shape), at if fits else -1 - len(overflow)]
             if fits:
                 if size:
-                    self._view(data.dtype, data.numel(), at).copy_(data.view(-1))
+                    self._view(data.dtype, data.numel(), at).copy_(data.view(-1), non_blocking=True)
                 at += aligned(size)
             else:
-                overflow += bytes(data.view(-1).view(torch.uint8).numpy())
+                overflow += bytes(data.cpu().view(-1).view(torch.uint8).numpy())
             places.append(place)
-        head = json.dumps({"skeleton": skeleton, "places": places}).encode()
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.synchronize()  # whoever reads this memory must find it written
+        head = marshal.dumps((skeleton, places))  # read by the same interpreter at the other end of a pipe
         return len(head).to_bytes(8, "big") + head + overflow
 
-    def unpack(self, message: bytes, copy: bool = False) -> Any:
-        """The value again; its tensors are views of this memory unless they are to outlive it."""
+    def unpack(self, message: bytes, copy: bool = False, device: torch.device | None = None) -> Any:
+        """The value again, on a device; its tensors are views of this memory unless they are to outlive it."""
         length = int.from_bytes(message[:8], "big")
-        head = json.loads(message[8 : 8 + length])
+        skeleton, places = marshal.loads(message[8 : 8 + length])  # noqa: S302  written by our own other half
         overflow = bytearray(message[8 + length :])
         tensors: dict[str, Tensor] = {}
-        for path, dtype_name, shape, at in head["places"]:
+        for path, dtype_name, shape, at in places:
             dtype = getattr(torch, dtype_name)
-            count = int(torch.Size(shape).numel())
+            count = math.prod(shape)
             if not count:
                 flat = torch.empty(0, dtype=dtype)
             elif at >= 0:
@@ -60,11 +65,20 @@ class Room:
                 flat = flat.clone() if copy else flat
             else:
                 flat = torch.frombuffer(overflow, dtype=dtype, count=count, offset=-1 - at).clone()
+            flat = flat if device is None else flat.to(device, non_blocking=True)
             tensors[path] = flat.view(shape)
-        return unflatten(head["skeleton"], tensors)
+        return unflatten(skeleton, tensors)
+
+    def lock_pages(self) -> None:
+        """Tell CUDA that this memory stays where it is: copies to and from a GPU then need no help of the CPU."""
+        torch.cuda.cudart().cudaHostRegister(self._view(torch.uint8, 1, 0).data_ptr(), self.size, 0)
 
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=at)
+        whole = self._whole.get(dtype)
+        if whole is None:  # all views share it: what was packed together is one stretch of memory (tree.stretch)
+            whole = self._whole[dtype] = torch.frombuffer(self._memory, dtype=dtype, count=self.size // dtype.itemsize)
+        start = at // dtype.itemsize
+        return whole[start : start + count]
 
 
 def to_array(value: Any) -> NDArray[np.uint8]:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from headway import native
 from headway.local import Names
+from headway.native.build import compiled_body
 from headway.tree import Tree
 
 RUNNING = ("running_mean", "running_var")
+ROOMS = ("body", "head")
+COMPILED, NATIVE = "+compile", "+native"  # behind the name of a layout
 
 
 class Normalise(nn.Module):
@@ -26,7 +30,7 @@ class Normalise(nn.Module):
         self.register_buffer("factor", scale / torch.tensor(std).view(shape), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.shift) * self.factor  # [B, ...]: (x scale - mean) / std in two steps
+        return (x - self.shift).mul_(self.factor)  # [B, ...]: (x scale - mean) / std in two steps, in one memory
 
 
 def normalises_by_batch(module: nn.Module) -> bool:
@@ -51,6 +55,8 @@ class Parts:
     thawed: int
     params: dict[str, nn.Parameter]
     running: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    modules: list[tuple[str, nn.Module]]  # each with its room: body, head or rest
     norms: list[tuple[str, nn.modules.batchnorm._BatchNorm]]
 
 
@@ -62,6 +68,7 @@ class Net(nn.Module):
         self.body, self.head, self.classes = body, head, classes
         self.inputs = nn.Identity() if inputs is None else inputs
         self.channels_last = False  # images lie with their channels innermost: faster for some bodies (tuning.py)
+        self.compiled_batch = 0  # the size of batches that train through torch.compile; 0: none
         self._parts: Parts | None = None
         self._thawed = 0  # times that buffers became parameters
         self._all: Tensor | None = None  # inputs whose features a frozen net may keep
@@ -72,14 +79,22 @@ class Net(nn.Module):
         if rows is not None:
             return self._remembered()[rows]
         x = self.inputs(x)
-        h: Tensor = self.body(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)
+        x = x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+        compiled = len(x) == self.compiled_batch and self.body.training and torch.is_grad_enabled()
+        h: Tensor = compiled_body()(self.body, x) if compiled else self.body(x)
         return h  # [B, d]
 
-    def laid_out(self, layout: str) -> Net:
-        """The same net with its images and filters in this layout; the numbers differ in their last bits."""
-        self.channels_last = layout == "channels_last"
+    def laid_out(self, layout: str, batch: int) -> Net:
+        """The same net with its images and filters in this layout; the numbers differ in their last bits.
+
+        Of a compiled one only training on whole batches is: every other shape would have to be compiled by itself.
+        """
+        self.channels_last = layout.startswith("channels_last")
+        self.compiled_batch = batch if layout.endswith(COMPILED) else 0
         if self.channels_last:
             self.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if layout.endswith(NATIVE):
+            native.install(self.body, batch)
         return self
 
     def remembering(self, x: Tensor) -> Net:
@@ -124,9 +139,13 @@ class Net(nn.Module):
         """What is inside, looked up once: walking the modules costs as much as a small step."""
         p = self._parts
         if p is None or p.body is not self.body or p.head is not self.head or p.thawed != self._thawed:
-            running = {k: v for k, v in self.named_buffers() if k.rpartition(".")[2] in RUNNING}
-            norms = [(k, m) for k, m in self.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-            p = self._parts = Parts(self.body, self.head, self._thawed, dict(self.named_parameters()), running, norms)
+            params, buffers = dict(self.named_parameters()), dict(self.named_buffers())
+            named = dict(self.named_modules())
+            running = {k: v for k, v in buffers.items() if k.rpartition(".")[2] in RUNNING}
+            modules = [(room if (room := k.partition(".")[0]) in ROOMS else "rest", m) for k, m in named.items()]
+            norms = [(k, m) for k, m in named.items() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+            p = Parts(self.body, self.head, self._thawed, params, running, buffers, modules, norms)
+            self._parts = p
         return p
 
     def trainable(self) -> dict[str, nn.Parameter]:
@@ -157,12 +176,18 @@ class Net(nn.Module):
     @torch.no_grad()
     def load(self, *trees: Tree) -> Net:
         """Copy the trees' numbers in; a name the net does not have is an error."""
-        params, buffers = self.trainable(), None
+        params, buffers = self.trainable(), self.parts().buffers
         for tree in trees:
             for name, value in tree.items():
-                if name not in params and buffers is None:
-                    buffers = dict(self.named_buffers())
-                (params[name] if buffers is None or name in params else buffers[name]).copy_(value)
+                (params[name] if name in params else buffers[name]).copy_(value)
+        return self
+
+    def set_mode(self, *, body: bool, head: bool, rest: bool) -> Net:
+        """Train mode, or not, room by room; `train` would walk all modules and write to each."""
+        mode = {"body": body, "head": head, "rest": rest}
+        for room, module in self.parts().modules:
+            if module.training is not mode[room]:
+                module.training = mode[room]
         return self
 
     def thaw(self, names: Names) -> Net:

@@ -12,7 +12,7 @@ from headway.report.gather import Entry, Gathered
 from headway.report.markup import Markup, details, el, join, prose, table
 from headway.report.parts import NOTHING, counted, listed, name_of, section
 from headway.settings import Settings
-from headway.tuning import LAYOUTS
+from headway.tuning import WAYS_TO_RUN
 
 WAYS = {  # options that differ from these are named
     "device": "cpu", "threads": 1, "engine": "local", "address": None, "store": "auto",
@@ -38,8 +38,8 @@ def command(run: Entry) -> str:
 
 
 def tuned(run: Entry) -> bool:
-    """Whether --tune chose another layout of images than the usual one, on which the last bits depend."""
-    return bool(run.config["options"].get("layout") == LAYOUTS[1])
+    """Whether --tune chose another way to run the body than the usual one, on which the last bits depend."""
+    return bool(run.config["options"].get("layout") in WAYS_TO_RUN[1:])
 
 
 def names_in(value: Any) -> list[str]:
@@ -133,7 +133,8 @@ def commands(g: Gathered) -> Markup:
         cls="note",
     )
     if any(tuned(run) for run in g.runs):
-        words = "--tune chooses again: the faster layout of images was channels_last, and the last bits depend on it."
+        chosen = ", ".join(sorted({run.config["options"]["layout"] for run in g.runs if tuned(run)}))
+        words = f"--tune chooses again: the fastest layout of images was {chosen}, and the last bits depend on it."
         note = join([note, el("p", words, cls="note")])
     title = "Commands to run it again"
     return (

@@ -81,7 +81,8 @@ def test_a_k_under_a_proximal_term() -> None:
 
 
 def test_parameters_that_step_differently_have_an_a_k_each() -> None:
-    local = replace(local_of(two_clients(), "fednova"), k_pulled=Tree({"u": torch.tensor(2.0), "v": torch.tensor(3.0)}))
+    own = Tree({"u": torch.tensor(2.0), "v": torch.tensor(3.0)})
+    local = replace(local_of(two_clients(), "fednova"), weights=lambda pulled: own)
     assert FedNova().report(Tree(), local)[0]["a"] == {"u": 2.0, "v": 3.0}
 
 

@@ -259,7 +259,7 @@ def test_the_command_says_how_the_run_was_carried_out(tmp_path):
     assert words.endswith(
         "--threads 2 --engine ray --address head:6379 --tune --watch norms,drift --track tensorboard --track mlflow"
     )
-    assert "the faster layout of images was channels_last" in Reader(page(whole)).text
+    assert "the fastest layout of images was channels_last" in Reader(page(whole)).text
     plain = with_options(tmp_path / "b", layout="channels_first")
     assert again.command(plain.runs[0]) == "headway run fedavg --clients 3 --rounds 2"
     assert "layout of images was" not in Reader(page(plain)).text

@@ -1,0 +1,74 @@
+"""Code made on this machine for this machine: kept beside the data, found again."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import ConfigError
+
+FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
+
+
+def compiler() -> str | None:
+    """What C++ is built with here, if anything."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def folder() -> Path:
+    from headway.data.fetch import cache_dir
+
+    return cache_dir() / "compiled"
+
+
+@cache
+def compiled_body() -> Callable[[nn.Module, Tensor], Tensor]:
+    """body, x -> body(x) through torch.compile, at its first use."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder()))
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # no pool of compilers behind a worker that may be ended at any time
+    return torch.compile(lambda body, x: body(x), dynamic=False)
+
+
+@cache
+def library(source: str) -> ctypes.CDLL:
+    """The C++ file of this name beside this module, built at its first use on a machine."""
+    code = Path(__file__).with_name(source).read_bytes()
+    build = compiler()
+    if build is None:
+        raise ConfigError(f"layout: {source} needs a C++ compiler and there is none; install g++, or leave out --tune")
+    told = [build, *FLAGS, _processor(), torch.__version__]
+    name = f"{Path(source).stem}-{hashlib.sha256(code + repr(told).encode()).hexdigest()[:16]}.so"
+    place = folder() / name
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as work:  # several workers may build it at once
+            made = Path(work) / name
+            call = [build, *FLAGS, "-o", str(made), str(Path(__file__).with_name(source))]
+            answer = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
+            if answer.returncode:
+                why = (answer.stderr.strip().splitlines() or ["no reason given"])[0]
+                raise ConfigError(f"layout: {source} could not be built ({why}); leave out --tune")
+            os.replace(made, place)
+    return ctypes.CDLL(str(place))
+
+
+def _processor() -> str:
+    """What a home folder shared by several machines must tell apart: code for one may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

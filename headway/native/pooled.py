@@ -1,0 +1,110 @@
+"""A convolution and the max pool behind it as one step of training, which knows what the pool shuts out.
+
+A 2x2 max pool hands its gradient to one of four outputs of the convolution, so three quarters of the convolution's
+backward pass multiply zeros. Here only the rest is added up. The forward pass is torch's; so is every evaluation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.models.norm import Stack
+from headway.native.build import library
+
+LAST = torch.channels_last
+
+
+def rows(body: nn.Module) -> list[nn.Module]:
+    """Where layers run one after another, and nothing else happens, with such a pair among them."""
+    found = (row for row in body.modules() if type(row) in ROWS)
+    return [row for row in found if any(pair(*two) for two in pairwise(row.children()))]
+
+
+def pair(conv: nn.Module, pool: nn.Module) -> bool:
+    """Whether these are a convolution of stride 1 and a 2x2 max pool, and nobody looks in between."""
+    if type(conv) is not nn.Conv2d or type(pool) is not nn.MaxPool2d or conv._forward_hooks or pool._forward_pre_hooks:
+        return False
+    ones = {conv.stride, conv.dilation, (conv.groups, conv.groups)} == {(1, 1)}
+    two = all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
+    plain = not pool.padding and pool.dilation == 1 and not pool.ceil_mode and not pool.return_indices
+    return ones and two and plain and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+
+
+def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """All layers, pairs as one."""
+    left = list(layers)
+    while left:
+        first = left.pop(0)
+        if left and pair(first, left[0]) and ours(first, x):
+            x = conv_then_pool(cast(nn.Conv2d, first), x)
+            left.pop(0)
+        else:
+            x = first(x)
+    return x
+
+
+def ours(conv: nn.Module, x: Tensor) -> bool:
+    kind = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return kind and conv.training and torch.is_grad_enabled()
+
+
+def conv_then_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    assert not isinstance(conv.padding, str)
+    high, wide = conv.padding
+    x = F.pad(x, (wide, wide, high, high)) if high or wide else x
+    y: Tensor = ConvThenPool.apply(x, conv.weight, conv.bias)  # type: ignore[no-untyped-call]
+    return y
+
+
+class PooledStack(Stack):
+    def forward(self, x: Tensor) -> Tensor:
+        return through(self.children(), x)
+
+
+class PooledSequential(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return through(self.children(), x)
+
+
+ROWS: dict[type[nn.Module], type[nn.Module]] = {Stack: PooledStack, nn.Sequential: PooledSequential}
+
+
+class ConvThenPool(torch.autograd.Function):
+    """y = max_pool2d(conv2d(x, w) + b, 2)"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        x = x.contiguous(memory_format=LAST)
+        y, where = torch.ops.aten.max_pool2d_with_indices(F.conv2d(x, w, b), [2, 2], [2, 2])
+        ctx.save_for_backward(x, w, where)
+        ctx.bias = b is not None
+        return y  # [B, O, h, w]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        x, w, where = (t.contiguous(memory_format=LAST) for t in ctx.saved_tensors)
+        gy = gy.contiguous(memory_format=LAST)
+        gx = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        gw = torch.zeros_like(w)
+        _, out, rows, columns = gy.shape
+        room = torch.empty(out * (2 * rows * columns + 1), dtype=torch.int32)  # hits, and how many
+        given = [0 if t is None else t.data_ptr() for t in (x, w, gy, where, gx, gw, room)]
+        sizes = [len(x), *x.shape[2:], x.shape[1], out, *w.shape[2:], rows, columns]
+        kernel()(*given, *sizes)
+        return gx, gw, gy.sum((0, 2, 3)) if ctx.bias else None
+
+
+@cache
+def kernel() -> Any:
+    found = library("pooled.cpp").pooled_backward
+    found.argtypes, found.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 9, None
+    return found

@@ -1,0 +1,56 @@
+"""Linear layers under batches of a few samples: a forward pass that reads the weight once, as it lies."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.native.build import library
+
+FEW = 12  # samples; with more of them a general matrix product is as fast
+LARGE = 1 << 16  # weights; below, calling takes longer than computing
+
+
+def layers(body: nn.Module, batch: int) -> list[nn.Linear]:
+    """The layers that gain by it."""
+    found = [m for m in body.modules() if type(m) is nn.Linear] if batch <= FEW else []
+    return [m for m in found if m.weight.numel() >= LARGE and m.weight.is_contiguous()]
+
+
+class ThinLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        if not plain or x.ndim != 2 or len(x) > FEW or not self.training or not torch.is_grad_enabled():
+            return super().forward(x)
+        z: Tensor = Thin.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return z  # [B, O]
+
+
+class Thin(torch.autograd.Function):
+    """z = x W^T + b; the gradients are torch's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x, w)
+        z = x.new_empty(len(x), len(w))
+        kernel()(x.data_ptr(), w.data_ptr(), 0 if b is None else b.data_ptr(), z.data_ptr(), len(x), *w.shape[::-1])
+        return z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        x, w = ctx.saved_tensors
+        gx = gz @ w if ctx.needs_input_grad[0] else None
+        return gx, gz.t() @ x, gz.sum(0) if ctx.needs_input_grad[2] else None
+
+
+@cache
+def kernel() -> Any:
+    found = library("thin.cpp").thin_forward
+    found.argtypes, found.restype = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3, None
+    return found
