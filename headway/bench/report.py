@@ -21,6 +21,7 @@ from headway.bench.memory import check_proc
 from headway.bench.rows import GROUPS, How, Row
 from headway.bench.runner import DISTURBED, Say
 from headway.errors import ConfigError, DiskError, nearest
+from headway.models.net import NATIVE
 from headway.strict_json import strict
 
 
@@ -157,6 +158,8 @@ def doubts(result: dict[str, Any]) -> list[str]:
     said = []
     if peaks := [row["details"]["peak_gflops"] for row in result["rows"] if "peak_gflops" in row["details"]]:
         said.append(f"peak is {max(peaks):.0f} GFLOP/s, the best matrix product on all cores in this run")
+    if any(row["details"].get("headway", {}).get("layout", "").endswith(NATIVE) for row in result["rows"]):
+        said.append("shares of the peak count a dense backward pass; native code leaves out the zeros behind max pools")
     if result["data"] == "random":
         said.append("CIFAR-10 could not be loaded; random images of the same shape stood in")
     worst = max((load for row in result["rows"] for load in _loads(row["details"])), default=0.0)
