@@ -77,7 +77,8 @@ def asked_of(run: Run, task: Task | None = None) -> tuple[Recipe, Task]:
     here = {"recipe": str(recipe)} | task.fingerprint()
     if differ := [k for k, v in config["identity"].items() if here.get(k) != v]:
         raise CheckpointError(f"{run.path} was made with another {', '.join(differ)}; put that back")
-    return recipe, task
+    layout = config["options"].get("layout", task.layout).partition("+")[0]  # what any machine can do
+    return recipe, task.in_one_process().in_layout(layout)
 
 
 def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:

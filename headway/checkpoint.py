@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,12 @@ class Checkpoint:
     """What a run continues from."""
 
     server: Server
-    clients: list[Client]
+    packs: Callable[[], Iterator[list[Client]]]  # read one after another: all at once may not fit into memory
     extra: dict[str, Any]
+
+    @property
+    def clients(self) -> list[Client]:
+        return sorted((client for pack in self.packs() for client in pack), key=lambda c: c.id)
 
 
 class Checkpoints:
@@ -99,14 +103,15 @@ class Checkpoints:
                 raise CheckpointError(f"{name} is not what was written")
         server = Server(**read_raw(self.folder / manifest["server"], device))
         where = {int(k): name for k, name in manifest["clients"].items()}
-        clients = []
-        for name in sorted(set(where.values())):
-            for fields in read_raw(self.folder / name, device)["clients"]:
-                if where.get(fields["id"]) == name:
-                    clients.append(Client(**fields))
-        self._where = where
+
+        def packs() -> Iterator[list[Client]]:
+            for name in sorted(set(where.values())):
+                found = read_raw(self.folder / name, device)["clients"]
+                yield [Client(**fields) for fields in found if where.get(fields["id"]) == name]
+
+        self._where = dict(where)
         self._hashes = {name: h for name, h in manifest["files"].items() if name != manifest["server"]}
-        return Checkpoint(server, sorted(clients, key=lambda c: c.id), manifest["extra"])
+        return Checkpoint(server, packs, manifest["extra"])
 
     def _packs(self, store: ClientStore, ids: list[int]) -> Iterator[list[Client]]:
         pack: list[Client] = []

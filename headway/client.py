@@ -64,6 +64,7 @@ def train_client(
             buffers, loss = run_phase(recipe, task, local, phase, sizes, rng, client.momentum)
             momentum = momentum | buffers
 
+    local.memo.clear()  # what was known of the model as received
     w, stats = net.params(), net.stats()
     w = w.map(lambda v: v.detach().contiguous())  # whatever the net's layout: sums over w must not depend on it
     w = w.copy() if apart_from_net else w
@@ -378,5 +379,6 @@ def named_randomness(task: Task, purpose: str, t: int, k: int) -> Iterator[torch
         seed = seed_of(task.seed, "dropout", purpose, t, k)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also writes a traceback for every absent device
         if devices:
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(task.device):
+                torch.cuda.manual_seed(seed)
         yield stream(task.seed, purpose, t, k)

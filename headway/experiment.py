@@ -196,17 +196,17 @@ class Experiment:
         self.trackers = Trackers(options.track, out)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
-        self.signal = 0
+        self.signal = self._deaths = 0
         self._saved, self._saved_round = time.monotonic(), -1
         self._clock = time.monotonic()
-        self._deaths = 0
 
     def run(self) -> Run:
         total = self.task.settings.rounds
         try:
             self._restore()
             self.trackers.begin()
-            self.options.progress.begin(self.recipe.title, len(self.rows), total)
+            seed = f", seed {self.task.seed}" if self.out.name.startswith("seed-") else ""  # one of several
+            self.options.progress.begin(self.recipe.title + seed, len(self.rows), total)
             with self._signals():
                 self._clock = time.monotonic()
                 server = rounds.run(
@@ -310,7 +310,8 @@ class Experiment:
             truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
             self.server, self._saved_round = found.server, found.server.round
-            self.engine.store.put(found.clients)
+            for pack in found.packs():
+                self.engine.store.put(pack)
             self.engine.store.changed.clear()
             self.rows = list(read_table(self.out / "metrics.jsonl"))
 

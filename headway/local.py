@@ -92,6 +92,7 @@ class Local:
     fit: Callable[..., Tree] = no_fit  # (start, mu, plain) -> a second model trained here, pulled to w0 by mu
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)  # see wants_seen
     features: list[Tensor] = field(default_factory=list, compare=False, repr=False)  # [n_k, d] while the body rests
+    memo: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)  # shared by all pieces
     _views: dict[str, Local] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -117,7 +118,9 @@ class Local:
 
     def class_means(self) -> Tensor:
         """Mean feature of each local class in eval mode, [C, d]; zero rows for absent classes."""
-        return self._means(self.net.features_of(self.x), self.y)
+        if "class_means" not in self.memo:  # several pieces may ask
+            self.memo["class_means"] = self._means(self.net.features_of(self.x), self.y)
+        return self.memo["class_means"]
 
     def seen_means(self) -> Tensor:
         """Mean feature of each class as training saw it in its last epoch, [C, d]; zero rows for absent classes."""

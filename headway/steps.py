@@ -62,4 +62,7 @@ def _kernel(group: Alike, moved: Sequence[tuple[str, Tensor]], first: bool) -> N
 
 def laid_out_like(p: Tensor, value: Tensor) -> Tensor:
     """The same numbers in the parameter's order of memory, which is all that the kernel looks at."""
-    return value if value.stride() == p.stride() else torch.empty_like(p, requires_grad=False).copy_(value)
+    if value.stride() == p.stride():
+        return value
+    alike = all(a == b for a, b, n in zip(value.stride(), p.stride(), p.shape, strict=True) if n > 1)  # 1x1 filters
+    return value if alike else torch.empty_like(p, requires_grad=False).copy_(value)

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway import heads, models
+from headway import heads, models, native
 from headway.data import Dataset, augment, load
 from headway.data.partition import Lists, Partition, draw
 from headway.data.splits import Split, split
 from headway.errors import ConfigError
 from headway.models import custom, pretrained
-from headway.models.net import Net, Normalise
+from headway.models.net import NATIVE, Net, Normalise
 from headway.recipes import Recipe
 from headway.settings import Settings
 from headway.state import Report
@@ -170,7 +170,11 @@ class Task:
     def in_layout(self, layout: str) -> Task:
         """The same task with its nets in this layout; tables have one."""
         table = len(self.dataset.shape) != 3 and layout.startswith("channels_last")
-        return self if table or layout == self.layout else replace(self, layout=layout, _nets={})
+        if table or layout == self.layout:
+            return self
+        if layout.endswith(NATIVE):
+            native.ready()  # what is missing for it should be said before the first round
+        return replace(self, layout=layout, _nets={})
 
     @property
     def accelerator(self) -> str:
@@ -179,10 +183,14 @@ class Task:
 
     def on(self, device: torch.device) -> Task:
         """The same task as one worker holds it, its data and nets on this device."""
-        data, tests = (
-            ClientData(uploaded(d.x, device), uploaded(d.y, device), d.parts) for d in (self.data, self.tests)
-        )
-        return replace(self, device=device, data=data, tests=tests, gpus=(), _nets={})
+        data = ClientData(uploaded(self.data.x, device), uploaded(self.data.y, device), self.data.parts)
+        same = self.tests.x is self.data.x  # where local tests are a part of the training data
+        own = (data.x, data.y) if same else (uploaded(self.tests.x, device), uploaded(self.tests.y, device))
+        return replace(self, device=device, data=data, tests=ClientData(*own, self.tests.parts), gpus=(), _nets={})
+
+    def in_one_process(self) -> Task:
+        """The same task for whoever has no workers: of several GPUs the first."""
+        return self.on(self.gpus[0]) if self.gpus else self
 
     def for_recipe(self, recipe: Recipe) -> Task:
         """The task as this recipe sees it: pooled at one client, where the recipe says so."""

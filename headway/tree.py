@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from headway.machine import cores
 
 MOST_HANDS = 4  # more cores would only wait for the memory
 LONG = 1 << 17  # numbers a core has to add before a thread pays
@@ -93,6 +94,8 @@ def stretch(tree: Tree) -> Stretch | None:
     if len(tensors) < 2:
         return None
     first, last = tensors[0], tensors[-1]
+    if not first.is_floating_point():  # whose mean is of another kind
+        return None
     if first.untyped_storage().data_ptr() != last.untyped_storage().data_ptr():  # whatever lies between is in it too
         return None
     start, end, size = first.data_ptr(), 0, first.element_size()
@@ -133,7 +136,7 @@ def mean(trees: Sequence[Tree], p: Sequence[float]) -> Tree:
 def mean_of_vectors(vectors: Sequence[Tensor], p: Sequence[float]) -> Tensor:
     """The same for vectors, by threads that end with it: workers are forked, and a fork must find none."""
     total = torch.empty_like(vectors[0])
-    hands = min(MOST_HANDS, len(os.sched_getaffinity(0)), max(1, total.numel() // LONG))
+    hands = min(MOST_HANDS, cores(), max(1, total.numel() // LONG))
     parts = [total] if total.is_cuda else list(total.tensor_split(hands))
     starts = [part.storage_offset() for part in parts]
 

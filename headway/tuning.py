@@ -25,7 +25,7 @@ from headway import native
 from headway.data.fetch import cache_dir
 from headway.errors import ConfigError
 from headway.models.net import COMPILED, NATIVE, Net
-from headway.native.build import compiler
+from headway.native.build import compiler, processor
 from headway.values import write_atomic
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ Seconds = dict[str, float]
 
 def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: None) -> str:
     """The fastest way to run this task's body at its batch size; measured once a machine."""
-    if task.gpus:  # to time one here would wake CUDA, and workers could no longer be forked
-        say("note: --tune times nothing on several GPUs; name one, as in --device cuda:0")
-        return LAYOUTS[0]
     images, ways = looks_at_pixels(task), candidates(task)
     if len(ways) == 1:
         return ways[0]
@@ -56,10 +53,12 @@ def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: No
             return str(found["layout"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not measured yet, or not readable: measure
-    seconds = measured(task, ways)
+    seconds = (measured_apart if task.gpus else measured)(task, ways)
+    if not seconds:
+        return ways[0]
     layout = LAYOUTS[1] if images and seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]] else LAYOUTS[0]
     chosen = next((way for way in ways if way.endswith(NATIVE) and seconds[way] < WORTH * seconds[layout]), layout)
-    if images and compiler() and len(task.data.y) >= task.batch_size:
+    if images and compiler() and len(task.data.y) >= task.batch_size and can_fork():
         say("note: trying torch.compile on this model, a minute or two, once on this machine")
         apart = measured_apart(task, (chosen, layout + COMPILED))
         seconds |= {name: s for name, s in apart.items() if name not in seconds}
@@ -103,7 +102,7 @@ def measured(task: Task, ways: Sequence[str]) -> Seconds:
 
 
 def measured_apart(task: Task, ways: Sequence[str]) -> Seconds:
-    """The same in a process of its own: a compiler's threads must not be there when workers are forked.
+    """The same in a process of its own: neither a compiler's threads nor CUDA may be there when workers are forked.
 
     Nothing when it fails or takes too long: a body may hold what cannot be compiled.
     """
@@ -127,7 +126,12 @@ def measured_apart(task: Task, ways: Sequence[str]) -> Seconds:
 
 def _report(task: Task, ways: Sequence[str], pipe: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # why a body cannot be compiled is nobody's concern here
-    pipe.send(measured(task, ways))
+    pipe.send(measured(task.in_one_process(), ways))
+
+
+def can_fork() -> bool:
+    """A process that has run several threads hangs those of its children."""
+    return torch.get_num_threads() == 1
 
 
 def _steps(task: Task, net: Net, steps: int) -> None:
@@ -144,14 +148,18 @@ def _steps(task: Task, net: Net, steps: int) -> None:
 
 def _about(task: Task) -> dict[str, Any]:
     s = task.settings
-    where = platform.processor() or platform.machine()
-    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else where
+    device = torch.cuda.get_device_name(task.device) if task.device.type == "cuda" else task.accelerator
     return {
-        "model": s.model, "shape": list(task.dataset.shape), "batch_size": s.batch_size, "bn": s.bn_of(s.model),
+        "model": s.model, "layers": _sha(repr(task.net_of({}).body)), "processor": _sha(processor()),
+        "shape": list(task.dataset.shape), "batch_size": s.batch_size, "bn": s.bn_of(s.model),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "device": device, "machine": platform.node(),
         "compiler": compiler() is not None, "native": native.applies(task.net_of({}).body, s.batch_size),
     }  # fmt: skip
 
 
 def _key(task: Task) -> str:
-    return hashlib.sha256(json.dumps(_about(task), sort_keys=True).encode()).hexdigest()[:16]
+    return _sha(json.dumps(_about(task), sort_keys=True) + repr(native.sources()))
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -38,13 +38,16 @@ def flatten(value: Any, tensors: dict[str, Tensor], path: str = "v") -> Any:
         name = type(value).__name__
         return {"named": [name, flat]} if NAMED.get(name) is type(value) else {"fields": flat}
     if isinstance(value, dict):
-        kind = "tree" if isinstance(value, Tree) else "dict"
+        name = "tree" if isinstance(value, Tree) else "dict"
         items = [[k, flatten(v, tensors, f"{path}/{k}")] for k, v in value.items()]
-        return {kind: items}
+        return {name: items}
     if isinstance(value, list | tuple):
         return {"list": [flatten(v, tensors, f"{path}/{i}") for i, v in enumerate(value)]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"is": value}
+    if value is None:
+        return {"is": None}
+    for kind in (bool, int, float, str):  # of their subclasses, as numpy has, only the value travels
+        if isinstance(value, kind):
+            return {"is": kind(value)}
     raise TypeError(
         f"{path} holds a {type(value).__name__}; notes are tensors, trees, numbers, strings and dicts of them"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 import toy
@@ -12,6 +13,7 @@ import toy
 from headway import checkpoint, rounds
 from headway.checkpoint import Checkpoints, OtherTask
 from headway.engine import ClientStore, DirectoryStore, LocalEngine
+from headway.engine.transport import Room, from_array, to_array
 from headway.errors import CheckpointError, DiskError
 from headway.methods import recipe as parse
 from headway.rundir import read_model, save_tensors
@@ -46,6 +48,19 @@ def test_value_comes_back_as_it_was(tmp_path):
     toy.assert_same(found.server, server_at(4))
     toy.assert_same(found.clients, [client(0, 3), client(1, 4), client(2, 2)])
     assert (found.extra, damaged) == ({"at": 4}, [])
+
+
+class Name(str):
+    """A string that is more than a string, as members of enumerations are."""
+
+
+def test_numbers_of_other_libraries_travel_as_plain_ones():
+    """np.float64 is a float; str has subclasses too. Every engine must hand over the same value."""
+    value = {"rate": np.float64(1.5), "label": Name("a"), "on": True, "n": 3, "none": None}
+    room = Room(4096)
+    for back in (room.unpack(room.pack(value)), from_array(to_array(value))):
+        assert back == {"rate": 1.5, "label": "a", "on": True, "n": 3, "none": None}
+        assert [type(v) for v in back.values()] == [float, str, bool, int, type(None)]
 
 
 def test_last_two_are_kept_and_nothing_else(tmp_path):

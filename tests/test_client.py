@@ -18,6 +18,7 @@ from headway.errors import ConfigError
 from headway.local import Batch, Local, Phase, effective_steps, in_body, in_head
 from headway.methods import recipe as parse
 from headway.methods.fedavg import FedAvg
+from headway.models.net import Net
 from headway.piece import Piece
 from headway.recipes import Recipe
 from headway.tree import Tree
@@ -455,3 +456,28 @@ def test_amp_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
 def test_amp_on_a_cpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="use --device cuda"):
         skewed(2, amp=True)
+
+
+class FrozenNorm(Normed):
+    """A user's network that keeps its normalisation at rest while it trains."""
+
+    def train(self, mode: bool = True) -> FrozenNorm:
+        super().train(mode)
+        self.bn.eval()
+        return self
+
+
+def test_a_network_with_a_train_of_its_own_is_asked() -> None:
+    task, recipe = table(8, body=FrozenNorm), parse("fedavg")
+    cast = rounds.cast_of(rounds.begin(recipe, task), recipe)
+    report, _ = train_client(recipe, task, cast, first_client(recipe, task, cast, 0))
+    assert_same(report.stats, cast.stats)  # nothing moved them
+    assert not torch.equal(report.w["body.fc.weight"], cast.w["body.fc.weight"])
+
+
+def test_class_means_of_the_trained_model_are_computed_once_for_all_pieces(monkeypatch) -> None:
+    asked = []
+    features_of = Net.features_of
+    monkeypatch.setattr(Net, "features_of", lambda self, *a, **k: asked.append(self) or features_of(self, *a, **k))
+    one_round("gmv(warmup=1)+protoalign", skewed(2, train_size=60))
+    assert len(asked) == 2  # one a client

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
 import toy
 
-from headway import rounds
-from headway.engine import ClientStore, LocalEngine, PoolEngine
+from headway import rounds, tuning
+from headway.engine import ClientStore, LocalEngine, PoolEngine, pool
 from headway.engine.choice import engine_for
 from headway.engine.transport import Room
 from headway.experiment import Options
 from headway.methods import recipe as parse
+from headway.models import net as net_module
 from headway.settings import Settings
-from headway.task import build
+from headway.task import Task, build
 from headway.tree import Tree
 from headway.tuning import layout_for
 
@@ -60,8 +63,6 @@ def test_personal_models_are_the_same(task, pooled):
 
 
 def test_the_test_set_is_answered_in_parts_to_the_same_bits(pooled, monkeypatch):
-    from headway.models import net as net_module
-
     monkeypatch.setattr(net_module.chunks, "__defaults__", (100,))  # 359 digits in four parts
     task = toy.skewed(4, train_size=200)
     recipe = parse("fedetf")
@@ -105,6 +106,30 @@ def test_clients_that_wait_behind_one_another_survive_a_death(moment, pooled):
     toy.assert_same(toy.state_of(rounds.run(recipe, task, engine, 3), engine), expected)
 
 
+def test_clients_whose_notes_fit_nowhere_wait_until_their_worker_reads(monkeypatch):
+    """All travels in the messages: a worker that answers and a run that hands out must not wait for each other."""
+    monkeypatch.setattr(pool, "SLOT_MODELS", 0)
+    monkeypatch.setattr(pool, "SPARE_BYTES", 64)
+    wide = toy.skewed(12, model="mlp", train_size=240)
+    recipe = parse("scaffold")
+    alone = LocalEngine()
+    expected = toy.state_of(rounds.run(recipe, wide, alone, 3), alone)
+    with closing(PoolEngine(recipe, wide, 2)) as engine:
+        toy.assert_same(toy.state_of(rounds.run(recipe, wide, engine, 3), engine), expected)
+        assert engine.store.get(0).kept["scaffold"]["c"].nbytes() > pool.SMALL  # too large to wait in a pipe
+
+
+def test_a_worker_that_dies_before_an_evaluation_is_replaced_and_told_of(monkeypatch):
+    monkeypatch.setattr(net_module.chunks, "__defaults__", (100,))  # 359 digits in four parts
+    digits, recipe, told = toy.skewed(4, train_size=200), parse("fedavg"), []
+    net = rounds.global_net(rounds.begin(recipe, digits), recipe, digits)
+    with closing(PoolEngine(recipe, digits, 2, say=told.append)) as engine:
+        os.kill(engine.workers[0].pid, signal.SIGKILL)
+        os.waitpid(engine.workers[0].pid, 0)
+        toy.assert_same(engine.logits(digits, net), LocalEngine().logits(digits, net))
+        assert (engine.deaths, told) == (1, ["a worker died; its part of the test set is judged again"])
+
+
 def test_a_worker_that_dies_between_rounds_is_replaced(task, pooled):
     recipe = parse("scaffold")
     alone = LocalEngine()
@@ -138,15 +163,18 @@ def test_workers_with_a_device_each_train_to_the_same_bits(text, task):
         engine.close()
 
 
-def test_several_gpus_are_one_worker_each_and_the_run_stays_on_the_processor(monkeypatch):
+def test_several_gpus_are_one_worker_each_and_the_run_stays_on_the_processor(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     whole = build(Settings(clients=4, train_size=90, amp=True), device="cuda")
     assert whole.gpus == tuple(torch.device("cuda", i) for i in range(3))
     assert (whole.device.type, whole.accelerator, whole.data.x.device.type) == ("cpu", "cuda", "cpu")
-    told = []
-    assert layout_for(whole, say=told.append) == "channels_first"
-    assert "name one, as in --device cuda:0" in told[0]
+    monkeypatch.setattr(Task, "on", lambda self, device: replace(self, device=torch.device("cpu"), gpus=()))
+    assert whole.in_one_process().gpus == ()
+    conv = replace(build(Settings(clients=4, train_size=90, model="resnet8")), gpus=whole.gpus)
+    assert layout_for(conv, tmp_path) in tuning.WAYS_TO_RUN  # timed in a process of its own
+    (found,) = (tmp_path / "tuning").iterdir()
+    assert json.loads(found.read_text())["device"] == "cuda"
 
 
 def test_closing_leaves_no_process_behind(task):

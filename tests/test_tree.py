@@ -161,5 +161,8 @@ def test_only_a_stretch_of_one_kind_in_order_is_one_vector() -> None:
     assert stretch(flat | Tree(b=flat["b"].flip(0))) is None
     assert stretch(packed(Tree(a=torch.zeros(2), b=torch.zeros(2, dtype=torch.int64), c=torch.zeros(2)))) is None
     assert stretch(Tree(a=flat["a"])) is None
+    whole = packed(Tree(a=torch.tensor([1, 2]), b=torch.tensor([3])))
+    assert stretch(whole) is None
+    assert mean([whole, whole], [0.5, 0.5])["a"].tolist() == [1.0, 2.0]  # not whole numbers any more
     odd = mean([flat, flat | Tree(b=torch.ones(3))], [0.5, 0.5])  # one of them is no stretch: tensor by tensor
     assert odd["b"].tolist() == [0.5, 0.5, 0.5]

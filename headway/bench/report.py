@@ -21,6 +21,7 @@ from headway.bench.memory import check_proc
 from headway.bench.rows import GROUPS, How, Row
 from headway.bench.runner import DISTURBED, Say
 from headway.errors import ConfigError, DiskError, nearest
+from headway.machine import cores
 from headway.models.net import NATIVE
 from headway.strict_json import strict
 
@@ -66,7 +67,7 @@ def machine() -> dict[str, Any]:
     models = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     return {
         "cpu": models[0].partition(":")[2].strip() if models else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "simd": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),

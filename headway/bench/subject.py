@@ -23,11 +23,12 @@ from headway.bench.memory import used
 from headway.bench.workloads import WORKLOADS, growing_task, images, plain_model, task_of, uncached
 from headway.client import first_client, personal_net
 from headway.data import Dataset
-from headway.engine import ClientStore
+from headway.engine import ClientStore, PoolEngine
 from headway.engine.choice import engine_for, set_threads
 from headway.engine.memory import keep_freed_memory
 from headway.experiment import Options
 from headway.local import Phase, in_body
+from headway.machine import cores
 from headway.methods import recipe as parse
 from headway.task import Task
 from headway.tuning import layout_for
@@ -80,9 +81,14 @@ class Rounds:
         set_threads(Options())
         task = task.in_layout(layout_for(task))  # as `headway run --tune`
         self.recipe, self.task, self.per_turn = parse(recipe), task, turns
+        began = time.perf_counter()
         self.engine = engine_for(self.recipe, task, Options(workers=workers), ClientStore(), lambda done, total: None)
+        if isinstance(self.engine, PoolEngine):
+            self.engine.wait_for_workers()
+        self.workers_ready = time.perf_counter() - began
         self.server = rounds.begin(self.recipe, task)
-        self.about = {"processes": max(1, len(getattr(self.engine, "workers", []))), "layout": task.layout}
+        processes = max(1, len(getattr(self.engine, "workers", [])))
+        self.about = {"processes": processes, "layout": task.layout, "workers_ready": self.workers_ready}
 
     def ready(self) -> None:
         """Workers wait for work; there is nothing to lay out."""
@@ -197,20 +203,20 @@ def subject(name: str, data: str, workers: int | None) -> Subject:
     `ccvr`, `forward`, `peak`.
     """
     kind, _, rest = name.partition(":")
-    cores = len(os.sched_getaffinity(0))
+    hands = cores()
     if kind == "peak":
-        return Peak(cores)
+        return Peak(hands)
     torch.set_num_threads(1)  # a process that has run several threads cannot fork workers
     x = images(data)
     makers: dict[str, Callable[[], Subject]] = {
-        "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or cores)),
+        "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or hands)),
         "headway": lambda: federation(rest, x, workers),
         # the same processes for every N: left to itself, a run counts stored samples, and here clients share them
-        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or cores, turns=5),
+        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or hands, turns=5),
         "cached": lambda: HeadOnly(rest, x, cache=True),
         "uncached": lambda: HeadOnly(rest, x, cache=False),
         "ccvr": lambda: Calibration(CCVR, task_of(WORKLOADS["whole"], x), workers, turns=1),
-        "forward": lambda: Forward(x, cores),
+        "forward": lambda: Forward(x, hands),
     }
     made = makers[kind]()
     made.about["data"] = x.name

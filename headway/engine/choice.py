@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headway import machine
 from headway.engine.local import LocalEngine
 from headway.engine.memory import keep_freed_memory
 from headway.engine.pool import PoolEngine
@@ -33,15 +34,16 @@ def engine_for(
             recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
         )
     ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
-    auto = cores if work > WORTH_WORKERS else 1
+    auto = machine.cores() if work > WORTH_WORKERS else 1
     workers = min(auto if options.workers is None else options.workers, len(ids))
-    if task.gpus:
-        return PoolEngine(recipe, task, min(len(task.gpus), len(ids)), store, tick)
-    if workers < 2 or task.device.type != "cpu" or not hasattr(os, "fork"):
+    if not hasattr(os, "fork"):
         return LocalEngine(store, tick)
-    return PoolEngine(recipe, task, workers, store, tick)
+    if task.gpus:
+        return PoolEngine(recipe, task, min(len(task.gpus), len(ids)), store, tick, options.progress.say)
+    if workers < 2 or task.device.type != "cpu":
+        return LocalEngine(store, tick)
+    return PoolEngine(recipe, task, workers, store, tick, options.progress.say)
 
 
 def store_for(out: Path, task: Task, options: Options) -> ClientStore:
@@ -50,15 +52,7 @@ def store_for(out: Path, task: Task, options: Options) -> ClientStore:
         return ClientStore()
     if options.store == "disk":
         return DirectoryStore(out / "working", task.device)
-    return SpillingStore(out / "working", memory_of_machine() // 4, task.device)
-
-
-def memory_of_machine() -> int:
-    """Bytes of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 8 * 2**30
+    return SpillingStore(out / "working", machine.memory() // 4, task.device)
 
 
 def set_threads(options: Options) -> None:

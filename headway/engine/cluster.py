@@ -8,7 +8,6 @@ random streams, to the same bits.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from headway.engine.store import ClientStore
 from headway.engine.transport import from_array, to_array
 from headway.errors import EngineError, HeadwayError
 from headway.local import Phase
+from headway.machine import cores
 from headway.models.net import Net, chunks
 from headway.recipes import Recipe
 from headway.state import Broadcast, Client, Report
@@ -285,8 +285,7 @@ def silent(done: int, total: int) -> None:
 
 def cpus_for(workers: int | None, threads: int) -> int:
     """CPUs of a private cluster: those of this machine, or as many as the user asks for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(cores, (workers or 1) * threads)
+    return max(cores(), (workers or 1) * threads)
 
 
 def workers_for(session: Session, asked: int | None, threads: int, device: str, work: int) -> int:

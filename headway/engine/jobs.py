@@ -10,7 +10,7 @@ import json
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from headway.recipes import Recipe
 from headway.rundir import command_line, locked, prepare_folder
 from headway.task import Task
 from headway.tracking import replay
+from headway.tuning import layout_for
 from headway.values import write_atomic
 
 
@@ -57,6 +58,8 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
     set_threads(options)
     threads, say = torch.get_num_threads(), options.progress.say
     device = jobs[0].task.accelerator
+    if options.tune:  # here, once for all: workers run what they are told, wherever they are
+        jobs = [replace(job, task=job.task.in_layout(layout_for(job.task, say=say))) for job in jobs]
     for note in dict.fromkeys(note for job in jobs for note in notes_of(job.recipe, job.task)):
         say(f"note: {note}")
     by_name = {job.name: job for job in jobs}

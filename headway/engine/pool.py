@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 SLOT_MODELS = 8  # a client's answer may be so many models large before it leaves shared memory
 SPARE_BYTES = 4 * 2**20
 AHEAD = 2  # clients a worker holds: the one at work and one that waits, so that nobody idles between two
+SMALL = 1 << 15  # bytes that a pipe takes from one side while the other does not read
+GONE = (EOFError, OSError)  # what a dead worker's pipe answers
 MOST_DEATHS = 3  # workers one client may take with it before the run stops
 PR_SET_PDEATHSIG = 1
 ERROR = "error"
@@ -60,7 +62,7 @@ class Worker:
 
     def tell(self, message: Any) -> None:
         """Send; should it be dead, whoever waits for its answer finds out."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(OSError):
             self.pipe.send(message)
 
     def stop(self) -> None:
@@ -107,8 +109,10 @@ class PoolEngine(LocalEngine):
         workers: int,
         store: ClientStore | None = None,
         tick: Callable[[int, int], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(store, tick)
+        self.say, self._deaths = say, 0
         self.recipe, self.task = recipe, task
         model = task.first_params(recipe).nbytes() + task.first_stats(recipe).nbytes()
         self.slot_bytes = SLOT_MODELS * model + SPARE_BYTES
@@ -122,11 +126,8 @@ class PoolEngine(LocalEngine):
     def _work(self, number: int) -> Callable[[Connection], None]:
         def work(pipe: Connection) -> None:
             task = self.task.on(self.task.gpus[number]) if self.task.gpus else self.task
-            rooms = [self.cast_room, *self.inboxes[number], *self.slots]
             if task.device.type == "cuda":
                 torch.cuda.set_device(task.device)
-                for room in rooms:
-                    room.lock_pages()
             cast: Broadcast | None = None
             net = task.net(self.recipe)
             while True:
@@ -134,6 +135,9 @@ class PoolEngine(LocalEngine):
                     kind, *rest = pipe.recv()
                 except EOFError:
                     return
+                if kind == "here":
+                    pipe.send((kind,))
+                    continue
                 if kind == "cast":
                     cast = Broadcast(**self.cast_room.unpack(rest[0], device=task.device))
                     continue
@@ -210,6 +214,22 @@ class PoolEngine(LocalEngine):
             worker.stop()
         self.workers = []
 
+    @property
+    def deaths(self) -> int:
+        """Workers that died so far."""
+        return self._deaths
+
+    def _mourn(self, what: str) -> None:
+        self._deaths += 1
+        self.say(f"a worker died; {what}")
+
+    def wait_for_workers(self) -> None:
+        """Until all of them have started."""
+        for worker in self.workers:
+            worker.pipe.send(("here",))
+        for worker in self.workers:
+            received(worker.pipe)
+
     def _replace(self, w: int) -> None:
         self.workers[w].stop()
         self.workers[w] = Worker(self._work(w))
@@ -232,13 +252,19 @@ class PoolEngine(LocalEngine):
         done = 0
 
         def give(w: int) -> None:
-            """One client to a worker without any; a second while so many are left that all stay busy to the end."""
+            """One client to a worker without any; a second while so many are left that all stay busy to the end.
+
+            A worker that trains does not read: what waits for it must fit into the pipe, or both would wait.
+            """
             held = at_work[w]
             while queue and (not held or (len(held) < AHEAD and len(queue) > AHEAD * len(self.workers))):
                 k = queue.pop()
                 inbox = next(i for i in range(AHEAD) if i not in [taken for _, taken in held])
                 client = self.store.get(k) if kind != "survey" else None
                 message = self.inboxes[w][inbox].pack(client) if client is not None else b""
+                if held and len(message) > SMALL:
+                    queue.append(k)
+                    return
                 held.append((k, inbox))
                 self.workers[w].tell((kind, k, slot_of[k], inbox, message, how))
 
@@ -253,8 +279,9 @@ class PoolEngine(LocalEngine):
                     w = key.data
                     try:
                         k, slot, message = received(self.workers[w].pipe)
-                    except (EOFError, ConnectionResetError):
+                    except GONE:
                         lost = [held for held, _ in at_work[w]]
+                        self._mourn(f"client {lost[0]} is begun again" if lost else "it is replaced")
                         for k in lost[:1]:  # the one at work; the one behind it did nothing
                             deaths[k] = deaths.get(k, 0) + 1
                             if deaths[k] >= MOST_DEATHS:
@@ -290,10 +317,10 @@ class PoolEngine(LocalEngine):
         def give(w: int) -> None:
             if todo:
                 busy[w] = todo.pop()
-                self.workers[w].pipe.send(("logits", busy[w], w))
+                self.workers[w].tell(("logits", busy[w], w))
 
         for w, worker in enumerate(self.workers[:parts]):
-            worker.pipe.send(("net", packed))
+            worker.tell(("net", packed))
             give(w)
         while busy:
             for pipe in wait([self.workers[w].pipe for w in busy]):
@@ -302,15 +329,16 @@ class PoolEngine(LocalEngine):
                 try:
                     _, message = received(self.workers[w].pipe)
                     answers[number] = self.slots[w].unpack(message, copy=True)["z"]
-                except (EOFError, ConnectionResetError):
+                except GONE:
                     deaths += 1
+                    self._mourn("its part of the test set is judged again")
                     if deaths >= MOST_DEATHS:
                         raise RuntimeError(
                             f"evaluation ended {deaths} workers; is the machine out of memory?"
                         ) from None
                     todo.append(number)
                     self._replace(w)
-                    self.workers[w].pipe.send(("net", packed))
+                    self.workers[w].tell(("net", packed))
                 give(w)
         return torch.cat([answers[i] for i in range(parts)])[: len(task.dataset.y_test)]
 

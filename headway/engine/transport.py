@@ -32,20 +32,17 @@ class Room:
         skeleton = flatten(value, tensors)
         places: list[list[Any]] = []
         at, overflow = 0, b""
-        for path, tensor in tensors.items():
-            data = tensor.detach().contiguous()
+        for path, data in on_host(tensors).items():
             size = data.numel() * data.element_size()
             fits = at + size <= self.size
             place = [path, str(data.dtype).removeprefix("torch."), list(data.shape), at if fits else -1 - len(overflow)]
             if fits:
                 if size:
-                    self._view(data.dtype, data.numel(), at).copy_(data.view(-1), non_blocking=True)
+                    self._view(data.dtype, data.numel(), at).copy_(data.view(-1))
                 at += aligned(size)
             else:
-                overflow += bytes(data.cpu().view(-1).view(torch.uint8).numpy())
+                overflow += bytes(data.view(-1).view(torch.uint8).numpy())
             places.append(place)
-        if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.synchronize()  # whoever reads this memory must find it written
         head = marshal.dumps((skeleton, places))  # read by the same interpreter at the other end of a pipe
         return len(head).to_bytes(8, "big") + head + overflow
 
@@ -65,13 +62,10 @@ class Room:
                 flat = flat.clone() if copy else flat
             else:
                 flat = torch.frombuffer(overflow, dtype=dtype, count=count, offset=-1 - at).clone()
-            flat = flat if device is None else flat.to(device, non_blocking=True)
+            if device is not None and device.type == "cuda":
+                flat = flat.pin_memory().to(device, non_blocking=True)
             tensors[path] = flat.view(shape)
         return unflatten(skeleton, tensors)
-
-    def lock_pages(self) -> None:
-        """Tell CUDA that this memory stays where it is: copies to and from a GPU then need no help of the CPU."""
-        torch.cuda.cudart().cudaHostRegister(self._view(torch.uint8, 1, 0).data_ptr(), self.size, 0)
 
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
         whole = self._whole.get(dtype)
@@ -79,6 +73,17 @@ class Room:
             whole = self._whole[dtype] = torch.frombuffer(self._memory, dtype=dtype, count=self.size // dtype.itemsize)
         start = at // dtype.itemsize
         return whole[start : start + count]
+
+
+def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in the processor's memory; from a GPU all at once, through page-locked memory that torch keeps."""
+    if not any(t.is_cuda for t in tensors.values()):
+        return tensors
+    host = {path: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for path, t in tensors.items()}
+    for path, t in tensors.items():
+        host[path].copy_(t, non_blocking=True)
+    torch.cuda.synchronize()  # whoever reads this memory must find it written
+    return host
 
 
 def to_array(value: Any) -> NDArray[np.uint8]:

@@ -57,6 +57,7 @@ class Parts:
     running: dict[str, Tensor]
     buffers: dict[str, Tensor]
     modules: list[tuple[str, nn.Module]]  # each with its room: body, head or rest
+    plain_modes: bool  # no module has a `train` of its own, such as one that keeps its norms at rest
     norms: list[tuple[str, nn.modules.batchnorm._BatchNorm]]
 
 
@@ -144,7 +145,8 @@ class Net(nn.Module):
             running = {k: v for k, v in buffers.items() if k.rpartition(".")[2] in RUNNING}
             modules = [(room if (room := k.partition(".")[0]) in ROOMS else "rest", m) for k, m in named.items()]
             norms = [(k, m) for k, m in named.items() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-            p = Parts(self.body, self.head, self._thawed, params, running, buffers, modules, norms)
+            plain = all(type(m).train is nn.Module.train for m in named.values() if m is not self)
+            p = Parts(self.body, self.head, self._thawed, params, running, buffers, modules, plain, norms)
             self._parts = p
         return p
 
@@ -185,6 +187,11 @@ class Net(nn.Module):
     def set_mode(self, *, body: bool, head: bool, rest: bool) -> Net:
         """Train mode, or not, room by room; `train` would walk all modules and write to each."""
         mode = {"body": body, "head": head, "rest": rest}
+        if not self.parts().plain_modes:
+            self.train(rest)
+            self.body.train(body)
+            self.head.train(head)
+            return self
         for room, module in self.parts().modules:
             if module.training is not mode[room]:
                 module.training = mode[room]

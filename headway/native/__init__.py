@@ -3,11 +3,13 @@
 They compute what torch computes, in another order of sums; predictions stay torch's own.
 """
 
+from pathlib import Path
+
 from torch import nn
 
 from headway.native import pooled, thin
 
-__all__ = ["applies", "install", "ready"]
+__all__ = ["applies", "install", "ready", "sources"]
 
 
 def applies(body: nn.Module, batch: int) -> bool:
@@ -21,6 +23,11 @@ def install(body: nn.Module, batch: int) -> None:
         row.__class__ = pooled.ROWS[type(row)]
     for layer in thin.layers(body, batch):
         layer.__class__ = thin.ThinLinear
+
+
+def sources() -> list[bytes]:
+    """The code, for whoever remembers how fast it was."""
+    return [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.cpp"))]
 
 
 def ready() -> None:

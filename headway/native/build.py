@@ -49,23 +49,33 @@ def library(source: str) -> ctypes.CDLL:
     build = compiler()
     if build is None:
         raise ConfigError(f"layout: {source} needs a C++ compiler and there is none; install g++, or leave out --tune")
-    told = [build, *FLAGS, _processor(), torch.__version__]
+    told = [build, *FLAGS, processor(), torch.__version__]
     name = f"{Path(source).stem}-{hashlib.sha256(code + repr(told).encode()).hexdigest()[:16]}.so"
     place = folder() / name
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as work:  # several workers may build it at once
-            made = Path(work) / name
-            call = [build, *FLAGS, "-o", str(made), str(Path(__file__).with_name(source))]
-            answer = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
-            if answer.returncode:
-                why = (answer.stderr.strip().splitlines() or ["no reason given"])[0]
-                raise ConfigError(f"layout: {source} could not be built ({why}); leave out --tune")
-            os.replace(made, place)
-    return ctypes.CDLL(str(place))
+    try:
+        if not place.exists():
+            _make(build, source, place)
+        return ctypes.CDLL(str(place))
+    except OSError as error:
+        raise ConfigError(
+            f"layout: {source} could not be built in {place.parent} ({error.strerror or error}); set HEADWAY_CACHE to "
+            "a folder that may be written and run from, or leave out --tune"
+        ) from None
 
 
-def _processor() -> str:
+def _make(build: str, source: str, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as work:  # several workers may build it at once
+        made = Path(work) / place.name
+        call = [build, *FLAGS, "-o", str(made), str(Path(__file__).with_name(source))]
+        answer = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
+        if answer.returncode:
+            why = (answer.stderr.strip().splitlines() or ["no reason given"])[0]
+            raise ConfigError(f"layout: {source} could not be built ({why}); leave out --tune")
+        os.replace(made, place)
+
+
+def processor() -> str:
     """What a home folder shared by several machines must tell apart: code for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -7,7 +7,6 @@ backward pass multiply zeros. Here only the rest is added up. The forward pass i
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from typing import Any, cast
@@ -25,12 +24,19 @@ LAST = torch.channels_last
 def rows(body: nn.Module) -> list[nn.Module]:
     """Where layers run one after another, and nothing else happens, with such a pair among them."""
     found = (row for row in body.modules() if type(row) in ROWS)
-    return [row for row in found if any(pair(*two) for two in pairwise(row.children()))]
+    return [row for row in found if any(pair(*two) for two in pairwise(layers(row)))]
+
+
+def layers(row: nn.Module) -> list[nn.Module]:
+    """What runs, in order; a layer that stands there twice runs twice."""
+    return [layer for layer in row._modules.values() if layer is not None]
 
 
 def pair(conv: nn.Module, pool: nn.Module) -> bool:
     """Whether these are a convolution of stride 1 and a 2x2 max pool, and nobody looks in between."""
-    if type(conv) is not nn.Conv2d or type(pool) is not nn.MaxPool2d or conv._forward_hooks or pool._forward_pre_hooks:
+    if type(conv) is not nn.Conv2d or type(pool) is not nn.MaxPool2d or watched(conv) or watched(pool):
+        return False
+    if "weight" not in conv._parameters:  # it is made anew for every pass, as weight_norm does
         return False
     ones = {conv.stride, conv.dilation, (conv.groups, conv.groups)} == {(1, 1)}
     two = all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
@@ -38,9 +44,15 @@ def pair(conv: nn.Module, pool: nn.Module) -> bool:
     return ones and two and plain and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 
 
-def through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+def watched(layer: nn.Module) -> bool:
+    """Whether anybody has asked to be called when it runs, forwards or backwards."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(hooks)
+
+
+def through(row: nn.Module, x: Tensor) -> Tensor:
     """All layers, pairs as one."""
-    left = list(layers)
+    left = layers(row)
     while left:
         first = left.pop(0)
         if left and pair(first, left[0]) and ours(first, x):
@@ -66,12 +78,12 @@ def conv_then_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 class PooledStack(Stack):
     def forward(self, x: Tensor) -> Tensor:
-        return through(self.children(), x)
+        return through(self, x)
 
 
 class PooledSequential(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        return through(self.children(), x)
+        return through(self, x)
 
 
 ROWS: dict[type[nn.Module], type[nn.Module]] = {Stack: PooledStack, nn.Sequential: PooledSequential}

@@ -18,13 +18,15 @@ LARGE = 1 << 16  # weights; below, calling takes longer than computing
 def layers(body: nn.Module, batch: int) -> list[nn.Linear]:
     """The layers that gain by it."""
     found = [m for m in body.modules() if type(m) is nn.Linear] if batch <= FEW else []
-    return [m for m in found if m.weight.numel() >= LARGE and m.weight.is_contiguous()]
+    return [m for m in found if m.weight.numel() >= LARGE and "weight" in m._parameters]
 
 
 class ThinLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        if not plain or x.ndim != 2 or len(x) > FEW or not self.training or not torch.is_grad_enabled():
+        plain = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and self.weight.is_contiguous()
+        fits = x.ndim == 2 and len(x) <= FEW and x.shape[1] == self.in_features
+        ours = x.dtype == self.weight.dtype == torch.float32 and self.training and torch.is_grad_enabled()
+        if not (plain and fits and ours):
             return super().forward(x)
         z: Tensor = Thin.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return z  # [B, O]

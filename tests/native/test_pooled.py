@@ -115,12 +115,42 @@ def test_layers_called_one_by_one_stay_what_they_are():
     assert torch.equal(plain(x), united(x))
 
 
-def test_whoever_looks_between_the_two_still_does():
-    net, seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2)), []
+def test_a_layer_that_stands_in_a_row_twice_runs_twice():
+    torch.manual_seed(0)
+    pool, act = nn.MaxPool2d(2), nn.ReLU()
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), pool, act, nn.Conv2d(3, 4, 3), pool, act, nn.Flatten())
+    united = copy.deepcopy(plain)
+    native.install(united, batch=64)
+    x = torch.randn(2, 1, 14, 14)
+    assert type(united) is pooled.PooledSequential
+    assert torch.equal(plain.eval()(x), united.eval()(x))
+    assert torch.allclose(plain.train()(x), united.train()(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        lambda net, called: net[0].register_forward_hook(lambda module, given, z: called.append(z.shape)),
+        lambda net, called: net[0].register_forward_pre_hook(lambda module, given: called.append(given)),
+        lambda net, called: net[1].register_forward_hook(lambda module, given, z: called.append(z.shape)),
+        lambda net, called: net[1].register_full_backward_hook(lambda module, gx, gy: called.append(gy)),
+    ],
+)
+def test_whoever_looks_at_one_of_the_two_still_does(watch):
+    net, called = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2)), []
     native.install(net, batch=64)
-    net[0].register_forward_hook(lambda module, given, z: seen.append(z.shape))
-    net(torch.randn(2, 1, 6, 6))
-    assert seen == [(2, 2, 4, 4)]
+    watch(net, called)
+    net(torch.randn(2, 1, 6, 6)).sum().backward()
+    assert len(called) == 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_weight_that_is_made_anew_for_every_pass_keeps_learning():
+    net = nn.Sequential(nn.utils.weight_norm(nn.Conv2d(1, 2, 3)), nn.MaxPool2d(2))
+    native.install(net, batch=64)
+    net(torch.randn(2, 1, 6, 6)).sum().backward()
+    assert net[0].weight_g.grad.abs().sum() > 0
+    assert net[0].weight_v.grad is not None
 
 
 @needs_compiler
@@ -152,3 +182,12 @@ def test_code_that_cannot_be_built_says_so_and_leaves_nothing(monkeypatch, tmp_p
     with pytest.raises(ConfigError, match=r"pooled.cpp could not be built .*leave out --tune"):
         building.library("pooled.cpp")
     assert list((tmp_path / "compiled").iterdir()) == []
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    building.library.cache_clear()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"pooled.cpp could not be built in .* set HEADWAY_CACHE"):
+        building.library("pooled.cpp")

@@ -65,6 +65,12 @@ def test_large_batches_other_shapes_and_evaluation_are_torchs_own():
     assert torch.equal(plain.eval()(x), united.eval()(x))
 
 
+def test_inputs_of_another_width_are_refused_as_by_torch():
+    _, united = pair(700, 100)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        united(torch.randn(4, 350))
+
+
 def test_only_large_layers_under_small_batches_gain():
     body = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 8))
     assert thin.layers(body, batch=10) == [body[0]]
