@@ -179,8 +179,7 @@ def run_phase(
 def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
     """The client's features, computed once, when nothing that feeds the head moves and nothing changes the inputs."""
     net, known = local.net, local.features
-    moves = any(phase.trains(name) for name in net.trainable() if in_body(name))
-    if moves or phase.awake:
+    if moves_body(net, phase) or phase.awake:
         known.clear()
         return None
     if task.augment or any(m.running_mean is None for _, m in net.parts().norms):
@@ -358,13 +357,19 @@ def rate_of(phase: Phase, lr: float) -> float:
     return lr if phase.rate is None else phase.rate
 
 
+def moves_body(net: Net, phase: Phase) -> bool:
+    """Whether a phase trains the body; of one without parameters, such as a lone dropout, whether it would."""
+    names = [name for name in net.trainable() if in_body(name)] or ["body.weight"]
+    return any(phase.trains(name) for name in names)
+
+
 def set_mode(net: Net, phase: Phase, lone_sample: bool) -> None:
     """Train mode only where something moves: a frozen extractor must not shift its running statistics."""
     if phase.awake and not lone_sample:
         net.set_mode(body=True, head=True, rest=True)
         return
-    moving = [name for name in net.trainable() if phase.trains(name)]
-    net.set_mode(body=any(map(in_body, moving)), head=any(map(in_head, moving)), rest=phase.awake)
+    head = any(phase.trains(name) for name in net.trainable() if in_head(name))
+    net.set_mode(body=moves_body(net, phase), head=head, rest=phase.awake)
     for prefix, module in net.parts().norms:
         own = [f"{prefix}.{key}" for key, _ in module.named_parameters(recurse=False)]
         if lone_sample or (own and not any(phase.trains(name) for name in own)):

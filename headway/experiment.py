@@ -132,7 +132,9 @@ def execute(
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
-            task = task.in_layout(layout_for(task, say=options.progress.say)) if options.tune else task
+            if options.tune:
+                task = task.in_layout(layout_for(task, say=options.progress.say))
+                options.progress.say(f"note: of the ways to train this model here, {task.layout} is taken")
             clear(out)
             write_head(out, parsed, task, identity, options)
         try:

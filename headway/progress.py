@@ -80,6 +80,9 @@ class Lines(Progress):
     def say(self, text: str) -> None:
         self._print(f"{self._label}: {text}" if self._label else text)
 
+    def end(self) -> None:
+        self._label = ""  # what is said before the next run begins is not about this one
+
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 

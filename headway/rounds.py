@@ -138,7 +138,9 @@ def has_own_model(recipe: Recipe, task: Task) -> bool:
 
 def has_global_model(recipe: Recipe, task: Task) -> bool:
     """Whether there is a global model to speak of: where no part of the body is shared, there is none."""
-    return any(recipe.share(name) for name in task.first_params(recipe) if in_body(name))
+    names = list(task.first_params(recipe))
+    body = [name for name in names if in_body(name)] or names  # a linear model is all classifier
+    return any(recipe.share(name) for name in body)
 
 
 def with_mean_of_personal(server: Server, store: ClientStore) -> Server:

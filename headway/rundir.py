@@ -228,6 +228,10 @@ def locked(path: Path) -> Iterator[None]:
         with suppress(OSError):  # it may end, and take its name away, at this very moment
             who = owner.read_text() or who
         raise CheckpointError(f"out={path}: {who} is running here; wait for it or choose another --out") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"out={path}: the folder cannot be written ({error.strerror}); copy it to where it can"
+        ) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield

@@ -13,6 +13,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 
 from headway import native
 from headway.data.fetch import cache_dir
-from headway.errors import ConfigError
+from headway.errors import ConfigError, DiskError
 from headway.models.net import COMPILED, NATIVE, Net
 from headway.native.build import compiler, processor
 from headway.values import write_atomic
@@ -64,8 +65,9 @@ def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: No
         seconds |= {name: s for name, s in apart.items() if name not in seconds}
         if apart and apart[layout + COMPILED] < WORTH_COMPILING * apart[chosen]:
             chosen = layout + COMPILED
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(place, json.dumps({"layout": chosen, "seconds": seconds, **_about(task)}, indent=1) + "\n")
+    with suppress(OSError, DiskError):  # a cache that cannot be written: it is timed again next time
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(place, json.dumps({"layout": chosen, "seconds": seconds, **_about(task)}, indent=1) + "\n")
     return chosen
 
 

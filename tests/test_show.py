@@ -239,3 +239,13 @@ def test_the_bar_shows_rounds_clients_time_left_and_accuracy():
         assert part in shown
     bar.round(ROW)  # after the end nothing is drawn and nothing breaks
     assert text(console) == shown
+
+
+def test_what_is_said_between_two_runs_is_about_neither():
+    console = plain()
+    lines = Lines(console)
+    lines.begin("fedavg", 0, 4)
+    lines.say("a worker died")
+    lines.end()
+    lines.say("note: gmv never acts")
+    assert text(console).splitlines() == ["fedavg: 4 rounds", "fedavg: a worker died", "note: gmv never acts"]

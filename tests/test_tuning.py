@@ -180,3 +180,9 @@ def test_compiled_training_agrees_up_to_rounding_for_any_number_of_workers(tmp_p
         assert torch.equal(v, b[name]), name
         assert torch.allclose(v, c[name], atol=1e-3), name
     assert any(not torch.equal(v, c[name]) for name, v in a.items())  # and it was used
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(timed, tmp_path):
+    timed(1.0, 0.5)
+    (tmp_path / "file").write_text("")
+    assert tuning.layout_for(task(), tmp_path / "file") == "channels_last"

@@ -53,7 +53,22 @@ def split(module: nn.Module, sample: Tensor) -> tuple[nn.Module, nn.Linear]:
             f"the layers before '{name}' of {_kind(module)} give features of shape {list(h.shape)}, not "
             f"[{len(sample)}, {body.dim}], one row an input; pool or flatten before the last linear layer"
         )
+    fix(body)
+    if not last.weight.requires_grad:
+        raise ModelError(
+            f"the last linear layer '{name}' of {_kind(module)} requires no gradient, and recipes decide what a "
+            "classifier learns; leave it trainable, or use a recipe with a fixed one, such as fedavg+babu"
+        )
     return body, last
+
+
+def fix(body: nn.Module) -> None:
+    """Parameters that require no gradient become buffers: trained, decayed and averaged by nobody."""
+    for module in body.modules():
+        for key, p in list(module._parameters.items()):
+            if p is not None and not p.requires_grad:
+                del module._parameters[key]
+                module.register_buffer(key, p.detach().clone())
 
 
 def _last_linear(module: nn.Module, sample: Tensor) -> str:

@@ -209,4 +209,11 @@ class Net(nn.Module):
 
     def tensors(self) -> Tree:
         """All that a prediction needs: parameters, frozen tensors, running statistics."""
-        return self.params().copy() | self.frozen() | self.stats()
+        return self.params().copy() | self.frozen() | self.fixed() | self.stats()
+
+    def fixed(self) -> Tree:
+        """The body's tensors that nobody trains: a user's frozen parameters, and buffers that are part of its state."""
+        names = {f"body.{key}" for key in self.body.state_dict()} - self.trainable().keys()
+        kinds = (*RUNNING, "num_batches_tracked")
+        mine = {k: v for k, v in self.parts().buffers.items() if k in names and k.rpartition(".")[2] not in kinds}
+        return Tree(mine).copy()

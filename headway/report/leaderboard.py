@@ -22,8 +22,7 @@ COLUMNS = (  # figure, heading, factor, decimals
 )
 CALIBRATED = el("sup", el("span", " (after calibration)", cls="unseen"), el("span", "c", aria_hidden="true"))
 MARKS = {"better": "▲", "worse": "▼", "unclear": "≈", "untested": "?"}
-
-
+TIE = 5e-5  # what two decimals of a percentage cannot show
 AFTER = (
     "The global figure is after calibration, which follows the last round; the rounds' figures (last 5, best, curves, "
     "rounds to a target) are before it."
@@ -113,24 +112,25 @@ def best_global(able: list[Group], base: Group, tests: Mapping[str, Verdict]) ->
     if best.base or base.mean("global") is None:
         if len(able) > 1:
             second = able[1]
-            told.append(f", {gap(best, second, 'global')} above ")
+            told.append(f", {gap(best, second, 'global')} ")
             told += [name_of(second), ". ", *verdict_words(tests.get(second.key), "it")]
         else:
             told.append(".")
         return told
-    told.append(f", {gap(best, base, 'global')} above ")
+    told.append(f", {gap(best, base, 'global')} ")
     told += [name_of(base), f" ({share(base, 'global')}). "]
     return told + verdict_words(tests.get(best.key), "the difference")
 
 
 def gap(a: Group, b: Group, figure: str) -> str:
-    """How far apart two recipes are, over the seeds that both ran where there are such."""
+    """How far one recipe is above another, over the seeds that both ran where there are such."""
     ours, theirs = a.values(figure), b.values(figure)
     both = shared(ours, theirs)
-    if not both:
-        return f"{100 * ((a.mean(figure) or 0) - (b.mean(figure) or 0)):.2f} points"
-    which = "" if ours.keys() == theirs.keys() else f" over {counted(len(both), 'shared seed')}"
-    return f"{100 * sum(both) / len(both):.2f} points{which}"
+    apart = sum(both) / len(both) if both else (a.mean(figure) or 0) - (b.mean(figure) or 0)
+    if abs(apart) < TIE:
+        return "level with"
+    which = "" if not both or ours.keys() == theirs.keys() else f" over {counted(len(both), 'shared seed')}"
+    return f"{100 * apart:.2f} points{which} above"
 
 
 def verdict_words(v: Verdict | None, what: str) -> list[object]:
@@ -163,7 +163,7 @@ def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
     if best.base or g.base.mean("personal") is None:
         return [*told, "."]
     v = tests.get(best.key)
-    told += [f", {gap(best, g.base, 'personal')} above ", name_of(g.base)]
+    told += [f", {gap(best, g.base, 'personal')} ", name_of(g.base)]
     if v is None or v.p is None:
         return [*told, "."]
     return [
