@@ -187,17 +187,34 @@ def cell(f: Found, key: str) -> str:
     return clean(str(value)[:16].replace("T", " ")) if key == "started" else clean(value)
 
 
+def that_fit(cells: dict[str, list[str]], width: int) -> list[str]:
+    """The columns for which a terminal has room, the least needed left out first; a run's name can be copied whole."""
+    needed = {key: 3 + max(map(len, [TITLES.get(key, key), *column])) for key, column in cells.items()}
+    kept = list(cells)
+    for key in ("started", "megabytes", "seconds", "data", "partition", "state", "rounds", "recipe"):
+        if sum(needed[k] for k in kept) <= width:
+            break
+        kept.remove(key)
+    return kept
+
+
 def print_runs(console: Console, found: Sequence[Found], shown: Sequence[str], place: Path | None) -> None:
     from headway import found_runs as work
     from headway.show import plain_table
 
     if found:
-        table = plain_table(*(TITLES.get(key, key) for key in shown))
-        for column, key in zip(table.columns, shown, strict=True):
+        cells = {key: [cell(f, key) for f in found] for key in shown}
+        usual = console.is_terminal and tuple(shown) == work.COLUMNS  # a pipe gets all of them
+        fitting = that_fit(cells, console.width) if usual else list(shown)
+        table = plain_table(*(TITLES.get(key, key) for key in fitting))
+        for column, key in zip(table.columns, fitting, strict=True):
             column.justify = "right" if key in TITLES or key == "rounds" else "left"
-        for f in found:
-            table.add_row(*(cell(f, key) for key in shown))
+            column.no_wrap, column.overflow = key == "run", "fold"
+        for row in zip(*(cells[key] for key in fitting), strict=True):
+            table.add_row(*row)
         console.print(table)
+        if left := [key for key in shown if key not in fitting]:
+            console.print(f"left out for want of room: {', '.join(left)}; choose with --columns")
     for f in found:
         if f.reason:
             console.print(f"{f.state}: {clean(f.name)}: {clean(f.reason)}")

@@ -15,6 +15,7 @@ from calling import SMALL_TASK, headway
 
 import headway as package
 from headway import found_runs
+from headway.cli_runs import that_fit
 from headway.errors import CheckpointError, ConfigError
 from headway.experiment import Options, Progress, execute
 from headway.rundir import Run, locked
@@ -385,3 +386,12 @@ def test_a_folder_of_metrics_spares_foreign_files(top, tmp_path):
     assert (end.code, end.err.count("\n")) == (2, 1)
     assert [p.name for p in (tmp_path / "each").iterdir()] == ["scaffold.csv"]
     assert (tmp_path / "each" / "scaffold.csv").read_text() == "name,grade\nada,1\n"
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_names_in_one_piece():
+    cells = {"run": ["runs/fedavg/seed-0"], "state": ["finished"], "recipe": ["fedavg"], "data": ["digits"],
+             "partition": ["dir(0.1)"], "rounds": ["20/20"], "global": ["90.53"], "personal": ["94.79"],
+             "megabytes": ["176.7"], "seconds": ["1.5"], "started": ["2026-01-01 10:00"]}  # fmt: skip
+    assert that_fit(cells, 200) == list(cells)
+    assert that_fit(cells, 80) == ["run", "state", "recipe", "rounds", "global", "personal"]
+    assert that_fit(cells, 10) == ["run", "global", "personal"]  # never less than what is asked for most
