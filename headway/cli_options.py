@@ -83,7 +83,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
     extra += [_way(name) for name in HOW]
     extra.append(_option("set", list[str] | None, None, "any setting as key=value; may be repeated"))
     extra.append(_option("track", list[str] | None, None, TRACK, metavar="tensorboard|mlflow|wandb"))
-    extra.append(_flag("tune", "time image layouts and torch.compile, take the fastest; last bits depend on it"))
+    extra.append(_flag("tune", "time image layouts, C++ steps, torch.compile; take the fastest (roundings differ)"))
     extra.append(_flag("overwrite", "replace another run in --out"))
     extra.append(_flag("json", "print JSON on stdout, no progress"))
     extra.append(_flag("quiet", "no progress", "-q"))

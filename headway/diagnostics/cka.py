@@ -106,8 +106,9 @@ def cka(subject: Subject) -> Finding:
     layers = layers_of(few.net, x)
     grams = {layer.name: torch.empty(len(clients), n * (n + 1) // 2) for layer in layers}
     for i, local in enumerate(few.local_models()):
-        for name, rows in activations(local.net, x, layers).items():
-            grams[name][i] = gram_row(rows)
+        given = activations(local.net, x, layers)
+        for layer in layers:
+            grams[layer.name][i] = gram_row(given.pop(layer.name))
     found, unbiased = {}, {}
     for layer in layers:
         rows = grams.pop(layer.name)

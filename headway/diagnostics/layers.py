@@ -174,4 +174,4 @@ def activations(net: Net, x: Tensor, layers: Sequence[Layer], batch: int = 256) 
             end()
             parts["features"].append(h.cpu())
             parts["logits"].append(local_logits(net, h).cpu())
-    return {layer.name: torch.cat(parts[layer.name])[: len(x)] for layer in layers}
+    return {layer.name: torch.cat(parts.pop(layer.name))[: len(x)] for layer in layers}  # never all of them twice
