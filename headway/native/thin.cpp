@@ -1,5 +1,5 @@
 // A linear layer for batches of a few samples, where a general matrix product spends its time rearranging the weight.
-// The weight is read once, in the order in which it lies.
+// The weight is read once, in the order in which it lies; its gradient is written once.
 #include <cstdint>
 
 namespace {
@@ -9,6 +9,8 @@ constexpr int kAtOnce = 5;  // rows by samples: 25 sums, which with what they ar
 typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4)));
 
 inline Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
+
+inline void store(float* p, Lanes v) { *reinterpret_cast<Lanes*>(p) = v; }
 
 inline float total(Lanes v) {
   float sum = 0.0f;
@@ -45,6 +47,37 @@ void rows(const float* x, const float* w, const float* b, float* y, int64_t batc
   for (; s < batch; ++s) products<R, 1>(x + s * in, w, b, y + s * out, in, out);
 }
 
+// gw[r][k ..] = sum_s gy[s][r] x[s][k ..] for R rows and 16 V numbers of each
+template <int R, int V>
+inline void outer(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
+  Lanes acc[R][V] = {};
+  for (int64_t s = 0; s < batch; ++s) {
+    Lanes sample[V];
+    for (int v = 0; v < V; ++v) sample[v] = load(x + s * in + v * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const float g = gy[s * out + r];
+      for (int v = 0; v < V; ++v) acc[r][v] += g * sample[v];
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) store(gw + r * in + v * kLanes, acc[r][v]);
+  }
+}
+
+template <int R>
+void outer_rows(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
+  int64_t k = 0;
+  for (; k + kAtOnce * kLanes <= in; k += kAtOnce * kLanes) outer<R, kAtOnce>(x + k, gy, gw + k, batch, in, out);
+  for (; k + kLanes <= in; k += kLanes) outer<R, 1>(x + k, gy, gw + k, batch, in, out);
+  for (; k < in; ++k) {
+    for (int r = 0; r < R; ++r) {
+      float sum = 0.0f;
+      for (int64_t s = 0; s < batch; ++s) sum += gy[s * out + r] * x[s * in + k];
+      gw[r * in + k] = sum;
+    }
+  }
+}
+
 }  // namespace
 
 // x [batch][in], w [out][in], b [out] or null -> y [batch][out] = x w^T + b
@@ -53,4 +86,11 @@ extern "C" void thin_forward(const float* x, const float* w, const float* b, flo
   int64_t o = 0;
   for (; o + kAtOnce <= out; o += kAtOnce) rows<kAtOnce>(x, w + o * in, b ? b + o : b, y + o, batch, in, out);
   for (; o < out; ++o) rows<1>(x, w + o * in, b ? b + o : b, y + o, batch, in, out);
+}
+
+// x [batch][in], gy [batch][out] -> gw [out][in] = gy^T x
+extern "C" void thin_weight(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
+  int64_t o = 0;
+  for (; o + kAtOnce <= out; o += kAtOnce) outer_rows<kAtOnce>(x, gy + o, gw + o * in, batch, in, out);
+  for (; o < out; ++o) outer_rows<1>(x, gy + o, gw + o * in, batch, in, out);
 }

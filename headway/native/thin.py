@@ -1,4 +1,4 @@
-"""Linear layers under batches of a few samples: a forward pass that reads the weight once, as it lies."""
+"""Linear layers under batches of a few samples: the weight is read once, as it lies, and its gradient written once."""
 
 from __future__ import annotations
 
@@ -33,26 +33,32 @@ class ThinLinear(nn.Linear):
 
 
 class Thin(torch.autograd.Function):
-    """z = x W^T + b; the gradients are torch's."""
+    """z = x W^T + b"""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, w)
         z = x.new_empty(len(x), len(w))
-        kernel()(x.data_ptr(), w.data_ptr(), 0 if b is None else b.data_ptr(), z.data_ptr(), len(x), *w.shape[::-1])
+        bias = 0 if b is None else b.data_ptr()
+        kernel().thin_forward(x.data_ptr(), w.data_ptr(), bias, z.data_ptr(), len(x), *w.shape[::-1])
         return z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         x, w = ctx.saved_tensors
+        gz = gz.contiguous()
         gx = gz @ w if ctx.needs_input_grad[0] else None
-        return gx, gz.t() @ x, gz.sum(0) if ctx.needs_input_grad[2] else None
+        gw = torch.empty_like(w, requires_grad=False)
+        kernel().thin_weight(x.data_ptr(), gz.data_ptr(), gw.data_ptr(), len(x), *w.shape[::-1])
+        return gx, gw, gz.sum(0) if ctx.needs_input_grad[2] else None
 
 
 @cache
 def kernel() -> Any:
-    found = library("thin.cpp").thin_forward
-    found.argtypes, found.restype = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3, None
+    found = library("thin.cpp")
+    found.thin_forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3
+    found.thin_weight.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3
+    found.thin_forward.restype = found.thin_weight.restype = None
     return found
