@@ -205,6 +205,11 @@ class Task:
     def fingerprint(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued here."""
         hashes = {"data_hash": self.dataset.hash(), "partition_hash": self.partition.hash()}
+        return self.settings.model_dump() | hashes | self.model_fingerprint()
+
+    def model_fingerprint(self) -> dict[str, str]:
+        """What tells a model from another of the same name: the files it is made from, the weights of a user's own."""
+        hashes = {}
         files = {"weights": self.settings.weights, "model": self.settings.model.rpartition(":")[0]}
         for name, path in files.items():
             if path and Path(path).is_file():
@@ -213,7 +218,7 @@ class Task:
             first = self._template({}).body.state_dict()
             told = [f"{name}{tuple(v.shape)}{v.cpu().double().sum()}" for name, v in first.items()]
             hashes["body_hash"] = hashlib.sha256("".join(told).encode()).hexdigest()
-        return self.settings.model_dump() | hashes
+        return hashes
 
 
 def build(
@@ -249,12 +254,7 @@ def build(
     where = torch.device("cpu") if gpus else where
     x, y = dataset.x.to(where), dataset.y.to(where)
     own = (x, y) if local.test_from == "train" else (dataset.x_test.to(where), dataset.y_test.to(where))
-    aug = augment.parse(s.augment)
-    if aug and len(dataset.shape) != 3:
-        raise ConfigError(f"augment={s.augment}: only images can be augmented and {dataset.name} is a table; use none")
-    if aug:
-        aug.check_fits(dataset.shape[1], dataset.shape[2])
-        aug = replace(aug, fill=tuple(m / dataset.scale for m in dataset.mean))
+    aug = augment_for(s, dataset)
     name = auto_model(dataset) if s.model == "auto" else s.model
     resolved = s.model_copy(update={"model": name, "clients": len(partition)})
     return Task(
@@ -271,6 +271,17 @@ def chosen_tests(dataset: Dataset, local: Split) -> tuple[Dataset, Split]:
     group = None if dataset.group_test is None else dataset.group_test[i]
     chosen = replace(dataset, x_test=dataset.x_test[i], y_test=dataset.y_test[i], group_test=group)
     return chosen, replace(local, test=renumbered)
+
+
+def augment_for(s: Settings, d: Dataset) -> augment.Augment:
+    """What is done to training inputs; what a crop uncovers is filled with the data's mean."""
+    aug = augment.parse(s.augment)
+    if not aug:
+        return aug
+    if len(d.shape) != 3:
+        raise ConfigError(f"augment={s.augment}: only images can be augmented and {d.name} is a table; use none")
+    aug.check_fits(d.shape[1], d.shape[2])
+    return replace(aug, fill=tuple(m / d.scale for m in d.mean))
 
 
 def auto_model(dataset: Dataset) -> str:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 import toy
 from calling import SMALL, SMALL_TASK, headway
 
-from headway import rounds
+from headway import Dataset, rounds, run
 from headway.engine import LocalEngine
 from headway.engine.transport import from_array, to_array
 from headway.errors import EngineError
@@ -170,24 +171,69 @@ def test_a_stopped_round_leaves_no_trace_and_the_engine_can_be_used_again(engine
     toy.assert_same(toy.state_of(rounds.run(recipe, task, engine, 1), engine), expected)
 
 
-def test_a_task_that_cannot_be_built_from_its_settings_is_refused(session):
+def test_a_model_that_cannot_be_built_from_its_name_is_refused(session):
     from headway.engine.cluster import RayEngine
 
-    by_hand = toy.task_of([2.0, 1.0], [0, 1], [[0], [1]])  # objects, no names
-    with pytest.raises(EngineError, match=r"node .* cannot build this task: .*same files under the same names"):
+    by_hand = toy.task_of([2.0, 1.0], [0, 1], [[0], [1]], body=toy.OneWeight)  # an object under a model's name
+    with pytest.raises(EngineError, match=r"node .* cannot build this task: it differs in first_weights: .* same files"):
         RayEngine(parse("fedavg"), by_hand, 1)
 
 
-def test_other_data_on_a_node_are_named(session, tmp_path):
+def test_another_version_on_a_node_is_named(session):
     from headway.engine.cluster import Crew
     from headway.engine.remote import Hand, order_of
 
     order = order_of(parse("fedavg"), toy.skewed(3), 1)
-    order["identity"]["data_hash"] = "another"
+    order["identity"]["headway"] = "another"
     crew = Crew(session, Hand, order, 1, "cpu", 1, print)
-    with pytest.raises(EngineError, match=r"it differs in data_hash: [0-9a-f]{64} there, another here"):
+    with pytest.raises(EngineError, match=r"it differs in headway: [0-9.a-z]+ there, another here"):
         crew.gather()
     crew.close()
+
+
+# ---- shards
+def test_data_handed_in_as_arrays_train_on_the_cluster(session, tmp_path):
+    """No node could load them: a client's samples travel with its work."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    data = Dataset.of(rng.normal(size=(90, 4)) + np.eye(3, 4)[y], y)
+    how = {"data": data, "model": "mlp_small", "clients": 4, "rounds": 2, "partition": "dir(0.3)", "augment": "none"}
+    local = run("scaffold+ccvr", out=tmp_path / "local", **how).path
+    spread = run("scaffold+ccvr", out=tmp_path / "ray", engine="ray", workers=2, **how).path
+    for file in (MODEL, METRICS):
+        assert (spread / file).read_bytes() == (local / file).read_bytes()
+
+
+def test_samples_go_into_the_object_store_once_and_only_for_those_who_take_part(engines):
+    task, recipe = toy.skewed(6, sampling=0.5), parse("fedavg")
+    engine, put = engines(recipe, task), []
+    real = engine.shards._put
+    engine.shards._put = lambda parcel: put.append(parcel) or real(parcel)
+    rounds.run(recipe, task, engine, 4)
+    took_part = {k for t in range(4) for k in task.sampling(t)}
+    assert len(put) == len(took_part)
+    kept = [from_array(parcel)["y"] for parcel in put]
+    assert sum(map(len, kept)) == sum(map(task.data.size, took_part))
+    assert len(json.dumps(engine.crew._order)) < 10_000  # and no sample is in what workers are told
+
+
+def test_clients_come_back_to_the_worker_that_has_their_samples(engines):
+    task, recipe = toy.skewed(6, epochs=5), parse("fedavg")
+    engine = engines(recipe, task)
+    wait_until(lambda: engine.crew._look(time.monotonic()) or len(engine.crew.members) == 2, 60)
+    rounds.run(recipe, task, engine, 1)
+    first = dict(engine._homes)
+    assert set(first) == set(range(6))
+    assert len(set(map(id, first.values()))) == 2  # both had work
+    idle = first[0]
+    other = next(member for member in first.values() if member is not idle)
+    queue = deque(range(6))
+    taken = [engine.crew._fitting(idle, queue, engine._homes) for _ in range(6)]
+    mine = [k for k in range(6) if first[k] is idle]
+    assert taken == [*mine, *(k for k in range(6) if first[k] is other)]  # then the other's, lest it stand idle
+    engine.crew._idle = [idle]  # the other one has died: what it had is nobody's, and comes after what this one has
+    queue = deque([k for k in range(6) if first[k] is other] + mine)
+    assert engine.crew._fitting(idle, queue, engine._homes) == mine[0]
 
 
 # ---- the crew

@@ -1,8 +1,8 @@
 """The Ray engine: the same client function on the workers of a cluster.
 
-Workers build the task from its text, hold the data and a net, and remember nothing of a client: what clients remember
-rests with the run, so a worker may die at any moment. Its client is trained again, from the same state and the same
-random streams, to the same bits.
+Workers build the task from its text and hold a net; clients' samples rest in the object store of the nodes that train
+them (shards.py). A worker remembers nothing of a client: what clients remember rests with the run, so a worker may die
+at any moment. Its client is trained again, from the same state and the same random streams, to the same bits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from headway.engine.local import LocalEngine, PersonalResult
 from headway.engine.remote import Hand, Parcel, order_of
 from headway.engine.session import Session
+from headway.engine.shards import Shards
 from headway.engine.store import ClientStore
 from headway.engine.transport import from_array, to_array
 from headway.errors import EngineError, HeadwayError
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 MOST_DEATHS = 3  # workers one client may take with it before the run stops
 PLACE_SECONDS = 120.0  # for a first worker to find room on the cluster and build the task
 WAIT_SECONDS = 0.5  # between two looks at whether the run was asked to stop
+LOOK_AHEAD = 64  # how far down the queue a worker looks for a client whose samples rest where it is
 
 Say = Callable[[str], None]
 Tick = Callable[[int, int], None]
@@ -77,15 +80,27 @@ class Crew:
             self._look(since)
 
     def spread(
-        self, method: str, keys: Sequence[Any], args: Callable[[Any], tuple[Any, ...]], tick: Tick, what: str
+        self,
+        method: str,
+        keys: Sequence[Any],
+        args: Callable[[Any], tuple[Any, ...]],
+        tick: Tick,
+        what: str,
+        homes: dict[Any, Member] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """(key, answer) as the answers come. A key whose worker dies is given to the next one."""
+        """(key, answer) as the answers come. A key whose worker dies is given to the next one.
+
+        `homes` says who had a key last, and is kept up to date: a worker takes what it had before if it can.
+        """
+        homes = {} if homes is None else homes
         queue, deaths, done = deque(keys), dict.fromkeys(keys, 0), 0
         since = time.monotonic()
         try:
             while queue or self._busy:
                 while queue and self._idle:
-                    member, key = self._idle.pop(0), queue.popleft()
+                    member = self._idle.pop(0)
+                    key = self._fitting(member, queue, homes)
+                    homes[key] = member
                     self._busy[getattr(member.actor, method).remote(*args(key))] = (member, key)
                 since = time.monotonic() if self._busy else since
                 tick(done, len(keys))
@@ -106,6 +121,17 @@ class Crew:
                 self.ray.kill(member.actor)
                 self._hire()
             self._busy = {}
+
+    def _fitting(self, member: Member, queue: deque[Any], homes: dict[Any, Member]) -> Any:
+        """Take from the queue what this worker had last time, else what nobody has, else whatever comes first."""
+        near = list(islice(queue, LOOK_AHEAD))
+        others = [other for other in self.members if other is not member]
+        mine = (i for i, key in enumerate(near) if homes.get(key) is member)
+        nobodys = (i for i, key in enumerate(near) if homes.get(key) not in others)
+        at = next(mine, next(nobodys, 0))
+        key = queue[at]
+        del queue[at]
+        return key
 
     def close(self) -> None:
         """End every worker, also those that never found room: a CPU must not stay taken."""
@@ -147,8 +173,8 @@ class Crew:
             return
         if who["fault"]:
             raise EngineError(
-                f"engine=ray: node {who['node']} cannot build this task: {who['fault']}; workers build data and model "
-                f"from the settings, so every node needs the same files under the same names"
+                f"engine=ray: node {who['node']} cannot build this task: {who['fault']}; workers build the model from "
+                f"its name, so every node needs the same versions, and the same files under the same names"
             )
         self._stillborn = 0
         member.pid, member.node = who["pid"], who["node"]
@@ -199,7 +225,9 @@ class RayEngine(LocalEngine):
         threads = torch.get_num_threads()
         busy = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
         self._number = 0
+        self._homes: dict[Any, Member] = {}  # client -> the worker that had it last: its samples rest on that node
         self.session = Session(address, cpus_for(workers, threads))
+        self.shards = Shards(self.session.ray.put, task)
         try:
             count = workers_for(self.session, workers, threads, task.accelerator, busy)
             order = order_of(recipe, task, threads)
@@ -220,7 +248,12 @@ class RayEngine(LocalEngine):
         number, parcel = self._broadcast(cast)
         largest_first = sorted(ids, key=lambda k: (-task.data.size(k), k))
         answers = self.crew.spread(
-            "train", largest_first, lambda k: (number, parcel, k, self._remembered(k)), self.tick, "client"
+            "train",
+            largest_first,
+            lambda k: (number, parcel, k, self.shards.train(k), self._remembered(k)),
+            self.tick,
+            "client",
+            self._homes,
         )
         for _, answer in answers:
             value = from_array(answer, task.device)
@@ -233,24 +266,22 @@ class RayEngine(LocalEngine):
     ) -> Iterator[PersonalResult]:
         number, parcel = self._broadcast(cast)
         trains = bool(phases)
-        answers = self.crew.spread(
-            "personal", ids, lambda k: (number, parcel, k, self._remembered(k), trains, keep), self.tick, "client"
-        )
+        answers = self._personal(number, parcel, ids, trains, keep, self.tick)
         for answer in in_order(ids, answers):
             yield PersonalResult(**from_array(answer, task.device))
 
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
         number, parcel = self._broadcast(cast)
-        answers = self.crew.spread(
-            "personal", ids, lambda k: (number, parcel, k, self._remembered(k), False, False), silent, "client"
-        )
+        answers = self._personal(number, parcel, ids, False, False, silent)
         correct = {k: PersonalResult(**from_array(answer, task.device)).last for k, answer in answers}
         return {k: correct[k] for k in ids}
 
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
         number, parcel = self._broadcast({"spec": net.head.spec, "tensors": net.tensors()})
         ids = task.everyone()
-        answers = self.crew.spread("survey", ids, lambda k: (number, parcel, k), self.tick, "client")
+        answers = self.crew.spread(
+            "survey", ids, lambda k: (number, parcel, k, self.shards.train(k)), self.tick, "client", self._homes
+        )
         for answer in in_order(ids, answers):
             yield from_array(answer, task.device)
 
@@ -260,9 +291,17 @@ class RayEngine(LocalEngine):
         if len(parts) == 1:
             return super().logits(task, net)
         number, parcel = self._broadcast({"spec": net.head.spec, "tensors": net.tensors()})
-        answers = self.crew.spread("logits", parts, lambda i: (number, parcel, i), silent, "part")
+        answers = self.crew.spread("logits", parts, lambda i: (number, parcel, self.shards.part(i)), silent, "part")
         z = [from_array(answer, task.device)["z"] for answer in in_order(parts, answers)]
         return torch.cat(z)[: len(task.dataset.y_test)]
+
+    def _personal(
+        self, number: int, parcel: Any, ids: Sequence[int], trains: bool, keep: bool, tick: Tick
+    ) -> Iterator[tuple[Any, Any]]:
+        def args(k: int) -> tuple[Any, ...]:
+            return number, parcel, k, self.shards.train(k), self.shards.test(k), self._remembered(k), trains, keep
+
+        return self.crew.spread("personal", ids, args, tick, "client", self._homes)
 
     def close(self) -> None:
         if hasattr(self, "crew"):

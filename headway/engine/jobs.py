@@ -93,7 +93,7 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
 
 def order(job: Job, threads: int, options: Options) -> str:
     how = {"text": job.text, "store": options.store, "watch": list(options.watch)}
-    return json.dumps(order_of(job.recipe, job.task, threads) | how)
+    return json.dumps(order_of(job.recipe, job.task, threads, whole=True) | how)
 
 
 def put_in_place(job: Job, files: Sequence[tuple[str, bytes]], options: Options) -> None:

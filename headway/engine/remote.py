@@ -1,11 +1,13 @@
 """What a worker on a cluster does: it builds the task from its text, keeps it, and answers for one client at a time.
 
-Nothing here knows Ray. A worker that dies takes nothing with it: what clients remember rests with the run.
+Nothing here knows Ray. A worker that dies takes nothing with it: what clients remember rests with the run, and their
+samples are handed over with the work (shards.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -22,10 +24,11 @@ from headway import rounds
 from headway.client import first_client, train_client
 from headway.data import Dataset, load
 from headway.engine.local import evaluate_personal, surveyed
+from headway.engine.shards import at_hand, outline, task_without_data
 from headway.engine.transport import from_array, to_array
 from headway.errors import HeadwayError
 from headway.methods import recipe as parse_recipe
-from headway.models.net import Net, chunks
+from headway.models.net import Net
 from headway.settings import Settings, settings
 from headway.state import Broadcast, Client
 from headway.task import Task, build
@@ -37,28 +40,42 @@ Parcel = NDArray[np.uint8]  # a value on its way, see transport.to_array
 SUMMARY = "summary.json"
 
 
-def order_of(recipe: Recipe, task: Task, threads: int) -> dict[str, Any]:
-    """All a worker needs to build the same task, as text, and how to tell that it did."""
-    return {
+def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> dict[str, Any]:
+    """All a worker needs to build the same task, as text, and how to tell that it did.
+
+    The task is `whole` when the worker loads the data set itself; else it is told what the data are like.
+    """
+    order = {
         "recipe": str(recipe),
         "settings": task.settings.model_dump(),
-        "identity": identity_of(recipe, task),
+        "identity": identity_of(recipe, task, whole),
         "device": task.accelerator,  # a worker with one GPU of its own sees it as the first
         "threads": threads,
         "layout": task.layout,
         "folder": str(Path.cwd()),  # names of files start here
     }
+    return order if whole else order | {"data": outline(task.dataset)}
 
 
-def identity_of(recipe: Recipe, task: Task) -> dict[str, Any]:
+def identity_of(recipe: Recipe, task: Task, whole: bool) -> dict[str, Any]:
     """What must agree between the run and its workers for the results to agree."""
     versions = {"headway": headway.__version__, "torch": torch.__version__}
-    found: dict[str, Any] = json.loads(json.dumps({"recipe": str(recipe)} | task.fingerprint() | versions))
+    mine = task.fingerprint() if whole else task.model_fingerprint() | {"first_weights": first_weights(recipe, task)}
+    found: dict[str, Any] = json.loads(json.dumps({"recipe": str(recipe)} | mine | versions))
     return found
 
 
+def first_weights(recipe: Recipe, task: Task) -> str:
+    """SHA-256 of the model as it starts: the same name may stand for another model on another node."""
+    digest = hashlib.sha256()
+    for name, value in (task.first_params(recipe) | task.first_stats(recipe)).items():
+        digest.update(f"{name} {list(value.shape)} {value.dtype};".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 class Builder:
-    """Tasks from orders; the data are loaded once."""
+    """Tasks from orders; where a task is whole, its data are loaded once."""
 
     def __init__(self) -> None:
         self._data: dict[tuple[str, str | None], Dataset] = {}
@@ -69,9 +86,13 @@ class Builder:
         with contextlib.suppress(OSError):  # another machine may not have this folder, nor need it
             os.chdir(order["folder"])
         recipe, s = parse_recipe(order["recipe"]), settings(order["settings"])
-        task = build(s, dataset=self._dataset(s), device=order["device"]).for_recipe(recipe)
+        whole = "data" not in order
+        if whole:
+            task = build(s, dataset=self._dataset(s), device=order["device"]).for_recipe(recipe)
+        else:
+            task = task_without_data(s, order["data"], order["device"])
         task = task.in_layout(order["layout"])
-        here, wanted = identity_of(recipe, task), order["identity"]
+        here, wanted = identity_of(recipe, task, whole), order["identity"]
         if differ := [k for k in {**wanted, **here} if here.get(k) != wanted.get(k)]:
             shown = ", ".join(f"{k}: {here.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
             raise HeadwayError(f"it differs in {shown}")
@@ -85,7 +106,7 @@ class Builder:
 
 
 class Hand:
-    """One worker of a run: the task with its data, a reusable net, the broadcast of this round."""
+    """One worker of a run: the task, a reusable net, the broadcast of this round, the samples of the client at hand."""
 
     def __init__(self, order: str) -> None:
         self.order = json.loads(order)
@@ -101,24 +122,29 @@ class Hand:
             fault = str(error)
         return json.dumps({"pid": os.getpid(), "node": platform.node(), "fault": fault})
 
-    def train(self, number: int, cast: Parcel, k: int, client: Parcel | None) -> Parcel:
+    def train(self, number: int, cast: Parcel, k: int, data: Parcel, client: Parcel | None) -> Parcel:
         received = self._cast(number, cast)
-        report, after = train_client(self.recipe, self.task, received, self._client(received, k, client), False)
+        task = at_hand(self.task, data)
+        report, after = train_client(self.recipe, task, received, self._client(received, k, client), False)
         return to_array({"report": report, "client": after})
 
-    def personal(self, number: int, cast: Parcel, k: int, client: Parcel | None, trains: bool, keep: bool) -> Parcel:
+    def personal(
+        self, number: int, cast: Parcel, k: int, data: Parcel, test: Parcel, client: Parcel | None, *how: bool
+    ) -> Parcel:
         """Phases hold functions and do not travel: they are the recipe's own, or none."""
         received = self._cast(number, cast)
+        trains, keep = how
         phases = rounds.personal_phases(self.recipe, self.task) if trains else []
         mine = self._client(received, k, client)
-        return to_array(evaluate_personal(self.recipe, self.task, received, mine, phases, keep))
+        return to_array(evaluate_personal(self.recipe, at_hand(self.task, data, test), received, mine, phases, keep))
 
-    def survey(self, number: int, net: Parcel, k: int) -> Parcel:
-        return to_array(surveyed(self.recipe, self.task, self._net(number, net), k))
+    def survey(self, number: int, net: Parcel, k: int, data: Parcel) -> Parcel:
+        return to_array(surveyed(self.recipe, at_hand(self.task, data), self._net(number, net), k))
 
     @torch.no_grad()
-    def logits(self, number: int, net: Parcel, part: int) -> Parcel:
-        return to_array({"z": self._net(number, net)(chunks(self.task.dataset.x_test.to(self.task.device))[part])})
+    def logits(self, number: int, net: Parcel, part: Parcel) -> Parcel:
+        x, _ = at_hand(self.task, part).data[0]
+        return to_array({"z": self._net(number, net)(x)})
 
     def _cast(self, number: int, parcel: Parcel) -> Broadcast:
         if number != self._number:
