@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from calling import headway
 from rich.console import Console
 
 from headway import rounds
-from headway.bench import anchor, memory, report, runner, subject
-from headway.bench.rows import GROUPS, Row
+from headway.bench import anchor, memory, peak, report, runner, subject
+from headway.bench.rows import GROUPS, How, Row, against_loop, peaks, shares
 from headway.bench.workloads import (
     PARTICIPANTS,
     SAMPLES_EACH,
@@ -31,8 +33,12 @@ from headway.client import first_client, personal_net
 from headway.data.partition import draw
 from headway.engine import LocalEngine
 from headway.methods import recipe
+from headway.native import build as building
 from headway.settings import Settings
 from headway.task import build
+
+needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="the kernel is built by a C++ compiler")
+HISTORY = Path(__file__).parent.parent / "bench" / "history.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +55,12 @@ def small(name, **changes):
 
 def turn_of(seconds, rounds=1, foreign=0.0):
     return {"seconds": seconds, "rounds": rounds, "samples": 100, "faults": 8, "cpu_seconds": 1.0, "foreign": foreign}
+
+
+def shown(result):
+    console = Console(file=io.StringIO(), width=300)
+    report.show(console, result)
+    return console.file.getvalue()
 
 
 # ---- both sides do the same work
@@ -158,8 +170,9 @@ def test_targets_are_upper_or_lower_bounds():
 
 
 def test_table_and_history_say_the_same(tmp_path, monkeypatch):
-    turn = runner.Measured("x", {"processes": 2}, [turn_of(1.0, foreign=0.4)]).record() | {"share_of_peak": 0.5}
-    details = {"loop": turn, "headway": turn, "peak_gflops": 100.0, "data": "random"}
+    turn = runner.Measured("x", {"processes": 2}, [turn_of(1.0, foreign=0.4)]).record()
+    turn |= {"share_of_peak": 0.75, "share_of_fma_peak": 0.5}
+    details = {"loop": turn, "headway": turn, "peak_gflops": 100.0, "fma_gflops": 150.0, "data": "random"}
     monkeypatch.setitem(GROUPS, "w1", lambda how: [Row("w1", "about", 0.5, 0.67, details=details)])
     out = tmp_path / "history.jsonl"
     end = headway("bench", "--only", "W1", "--json", "--out", out)
@@ -168,11 +181,119 @@ def test_table_and_history_say_the_same(tmp_path, monkeypatch):
     assert end.json["machine"]["cores"] == len(os.sched_getaffinity(0))
     headway("bench", "--only", "w1", "--json", "--out", out)
     assert len(out.read_text().splitlines()) == 2
-    console = Console(file=io.StringIO(), width=200)
-    report.show(console, end.json)
-    text = console.file.getvalue()
+    text = shown(end.json)
     for words in ("0.500 x", "<= 0.670 x", "yes", "50 %", "random images", "40 % of the cores"):
         assert words in text
+
+
+# ---- shares of the peak
+@needs_compiler
+def test_the_kernel_counts_the_multiply_adds_it_makes():
+    kernel = peak.kernel()
+    step = kernel.multiply_adds_per_step()
+    assert step in (16 * 16, 8 * 12, 4 * 12, 4 * 16)  # lanes times sums: AVX-512, AVX, SSE, others
+    assert [kernel.multiply_adds(n) for n in (0, 1, 5)] == [0, step, 5 * step]
+    assert kernel.multiply_adds(max(peak.LENGTHS)) == max(peak.LENGTHS) * step  # the longest turn is not too long
+
+
+@needs_compiler
+def test_the_fma_peak_of_this_machine_is_a_number():
+    assert peak.why_missing() is None
+    assert 0 < peak.fma_gflops(2, lengths=(64, 128), total=256) < float("inf")
+
+
+def test_the_best_turn_of_all_threads_together_is_the_peak(monkeypatch):
+    called = []
+
+    class Kernel:
+        def multiply_adds(self, steps):
+            called.append(steps)
+            return 10**9
+
+    clock = iter([0.0, 4.0, 10.0, 12.0, 20.0, 21.0])  # turns of 4, 2 and 1 s
+    monkeypatch.setattr(peak, "kernel", Kernel)
+    monkeypatch.setattr(peak, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert peak.fma_gflops(3, lengths=(4, 8), total=8) == 6.0  # 3 threads x 2 x 1e9 operations in 1 s
+    assert called == [4] * 6 + [8] * 3
+
+
+def test_shares_by_hand():
+    assert peak.gflops(3 * 10**9, 2.0) == 3.0  # 2 x 3e9 operations in 2 s
+    known = {"peak_gflops": 100.0, "fma_gflops": 125.0}
+    found = shares(1000.0, 50e6, known)  # 1000 samples/s x 50 MFLOP = 50 GFLOP/s
+    assert found == {"share_of_peak": 0.5, "share_of_fma_peak": 0.4}
+    assert shares(1000.0, 50e6, known | {"fma_gflops": None})["share_of_fma_peak"] is None
+
+
+def test_the_fma_peak_is_the_best_turn_and_the_matrix_product_the_median():
+    turns = [{"gflops": a, "fma_gflops": b} for a, b in ((80.0, 120.0), (90.0, 125.0), (100.0, 110.0))]
+    found = peaks(runner.Measured("peak", {"fma_missing": None}, turns))
+    assert found == {"peak_gflops": 90.0, "fma_gflops": 125.0, "fma_missing": None}
+
+
+def test_a_workload_carries_both_peaks_and_both_shares(monkeypatch):
+    common = {"data": "cifar10", "flop_per_sample": 50e6, "workers_ready": 0.1, "layout": "channels_first"}
+
+    def measured(name, seconds, **about):
+        return runner.Measured(name, common | about, [turn_of(seconds) | {"gflops": 100.0, "fma_gflops": 125.0}])
+
+    turns = {  # 100 samples each: 200, 1000 and 100 a second
+        "anchor:w1": measured("anchor:w1", 0.5, threads=2),
+        "headway:w1:fedavg": measured("headway:w1:fedavg", 0.1),
+        "anchor:w1:1": measured("anchor:w1:1", 1.0, threads=1),
+        "peak": measured("peak", 1.0, fma_missing=None),
+    }
+    monkeypatch.setattr(How, "alternate", lambda self, *names: {name: turns[name] for name in names})
+    details = against_loop("w1", How(1))[0].details
+    assert (details["peak_gflops"], details["fma_gflops"]) == (100.0, 125.0)
+    for who, product, fma in (("loop", 0.1, 0.08), ("headway", 0.5, 0.4)):  # 10 and 50 GFLOP/s
+        assert details[who]["share_of_peak"] == pytest.approx(product)
+        assert details[who]["share_of_fma_peak"] == pytest.approx(fma)
+
+
+def of_one_workload(**known):
+    turn = runner.Measured("x", {"processes": 2}, [turn_of(1.0)]).record() | shares(1000.0, 50e6, known)
+    row = Row("w1", "about", 0.5, details={"loop": turn, "headway": turn, "data": "cifar10"} | known)
+    return report.record([row], ["w1"], 1)
+
+
+def test_both_peaks_are_told():
+    text = shown(of_one_workload(peak_gflops=100.0, fma_gflops=125.0, fma_missing=None))
+    assert "share of FMA peak" in text
+    assert " 40 % " in text  # 50 of 125
+    assert "the FMA peak is 125 GFLOP/s" in text
+    assert "best matrix product: 100 GFLOP/s, 80 % of the FMA peak" in text
+
+
+def test_without_a_compiler_shares_are_of_the_best_matrix_product(monkeypatch):
+    peak.kernel.cache_clear()
+    monkeypatch.setattr(building, "compiler", lambda: None)
+    monkeypatch.setattr(subject, "GEMM", 8)
+    made = subject.Peak(torch.get_num_threads())
+    why = made.about["fma_missing"]
+    assert why == "peak.cpp needs a C++ compiler and there is none; install g++"
+    turn = subject.timed(made)
+    assert turn["fma_gflops"] is None
+    found = peaks(runner.Measured("peak", made.about, [turn]))
+    assert found == {"peak_gflops": turn["gflops"], "fma_gflops": None, "fma_missing": why}
+    text = shown(of_one_workload(**found | {"peak_gflops": 100.0}))
+    assert "share of matrix product" in text
+    assert " 50 % " in text  # 50 of 100
+    assert f"shares are of the best matrix product, 100 GFLOP/s, for want of the FMA peak: {why}\n" in text
+
+
+@pytest.mark.parametrize("line", HISTORY.read_text().splitlines())
+def test_every_line_of_the_history_can_be_shown(line):
+    assert "share of" in shown(json.loads(line))
+
+
+def test_a_record_from_before_the_fma_peak_can_be_shown():
+    old = of_one_workload(peak_gflops=100.0, fma_gflops=None)
+    for details in (row["details"] for row in old["rows"]):
+        del details["fma_gflops"], details["loop"]["share_of_fma_peak"], details["headway"]["share_of_fma_peak"]
+    text = shown(old)
+    assert " 50 % " in text
+    assert "100 GFLOP/s, for want of the FMA peak: this record has none" in text
 
 
 # ---- processes
@@ -182,6 +303,7 @@ def test_a_subject_speaks_lines_of_json():
     about, turn = map(json.loads, end.stdout.splitlines())
     assert about["threads"] >= 1
     assert turn["gflops"] > 0
+    assert (about["fma_missing"] is None) == (turn["fma_gflops"] is not None)
     assert turn["cpu_seconds"] > 0
     assert 0 <= turn["foreign"] <= 1
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from headway import rounds
-from headway.bench import anchor
+from headway.bench import anchor, peak
 from headway.bench.memory import used
 from headway.bench.workloads import WORKLOADS, growing_task, images, plain_model, task_of, uncached
 from headway.client import first_client, personal_net
@@ -49,7 +49,8 @@ class Work:
     rounds: int = 1
     steps: int = 0
     samples: int = 0
-    gflops: float = 0.0
+    gflops: float = 0.0  # of the best matrix product
+    fma_gflops: float | None = None
 
 
 class Subject(Protocol):
@@ -180,12 +181,12 @@ class Forward(Quiet):
 
 
 class Peak(Quiet):
-    """The machine's best: large matrix products on all cores."""
+    """The machine's best on all cores: large matrix products, and multiply-adds in registers."""
 
     def __init__(self, threads: int):
         torch.set_num_threads(threads)
         self.a, self.b = torch.rand(GEMM, GEMM), torch.rand(GEMM, GEMM)
-        self.about = {"threads": threads}
+        self.about = {"threads": threads, "fma_missing": peak.why_missing()}
 
     def turn(self) -> Work:
         best = float("inf")
@@ -193,7 +194,8 @@ class Peak(Quiet):
             start = time.perf_counter()
             torch.mm(self.a, self.b)
             best = min(best, time.perf_counter() - start)
-        return Work(gflops=2 * GEMM**3 / best / 1e9)
+        fma = None if self.about["fma_missing"] else peak.fma_gflops(self.about["threads"])
+        return Work(gflops=2 * GEMM**3 / best / 1e9, fma_gflops=fma)
 
 
 def subject(name: str, data: str, workers: int | None) -> Subject:

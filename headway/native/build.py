@@ -20,6 +20,10 @@ from headway.errors import ConfigError
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 
 
+class NotBuilt(Exception):
+    """Why a C++ file could not be built here, and what would help."""
+
+
 def compiler() -> str | None:
     """What C++ is built with here, if anything."""
     names = (os.environ.get("CXX"), "g++", "clang++")
@@ -44,34 +48,41 @@ def compiled_body() -> Callable[[nn.Module, Tensor], Tensor]:
 
 @cache
 def library(source: str) -> ctypes.CDLL:
-    """The C++ file of this name beside this module, built at its first use on a machine."""
-    code = Path(__file__).with_name(source).read_bytes()
+    """The C++ file of this name beside this module."""
+    try:
+        return built(Path(__file__).with_name(source))
+    except NotBuilt as error:
+        raise ConfigError(f"layout: {error}, or leave out --tune") from None
+
+
+def built(source: Path) -> ctypes.CDLL:
+    """A C++ file as a library, built at its first use on a machine."""
     build = compiler()
     if build is None:
-        raise ConfigError(f"layout: {source} needs a C++ compiler and there is none; install g++, or leave out --tune")
+        raise NotBuilt(f"{source.name} needs a C++ compiler and there is none; install g++")
     told = [build, *FLAGS, processor(), torch.__version__]
-    name = f"{Path(source).stem}-{hashlib.sha256(code + repr(told).encode()).hexdigest()[:16]}.so"
+    name = f"{source.stem}-{hashlib.sha256(source.read_bytes() + repr(told).encode()).hexdigest()[:16]}.so"
     place = folder() / name
     try:
         if not place.exists():
             _make(build, source, place)
         return ctypes.CDLL(str(place))
     except OSError as error:
-        raise ConfigError(
-            f"layout: {source} could not be built in {place.parent} ({error.strerror or error}); set HEADWAY_CACHE to "
-            "a folder that may be written and run from, or leave out --tune"
+        raise NotBuilt(
+            f"{source.name} could not be built in {place.parent} ({error.strerror or error}); set HEADWAY_CACHE to "
+            "a folder that may be written and run from"
         ) from None
 
 
-def _make(build: str, source: str, place: Path) -> None:
+def _make(build: str, source: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as work:  # several workers may build it at once
         made = Path(work) / place.name
-        call = [build, *FLAGS, "-o", str(made), str(Path(__file__).with_name(source))]
+        call = [build, *FLAGS, "-o", str(made), str(source)]
         answer = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
         if answer.returncode:
             why = (answer.stderr.strip().splitlines() or ["no reason given"])[0]
-            raise ConfigError(f"layout: {source} could not be built ({why}); leave out --tune")
+            raise NotBuilt(f"{source.name} could not be built ({why}); name another compiler in CXX")
         os.replace(made, place)
 
 
