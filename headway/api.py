@@ -65,7 +65,8 @@ def compare(
     def make(seeded: Settings) -> Task:
         return task_of(seeded, data, model, options)
 
-    return comparing.compare(texts, s, seeds, folder, options, make)
+    named = isinstance(data, str | Path) and isinstance(model, str)
+    return comparing.compare(texts, s, seeds, folder, options, make, named=named)
 
 
 def text_of(recipe: str | Recipe) -> str:

@@ -133,8 +133,12 @@ def compare(
     options: Options | None = None,
     make_task: Callable[[Settings], Task] | None = None,
     place: Callable[[Recipe, int], Path] | None = None,
+    named: bool = True,
 ) -> Comparison:
-    """Every recipe under every seed; runs that are finished in `out` are taken as they are."""
+    """Every recipe under every seed; runs that are finished in `out` are taken as they are.
+
+    Whole runs go to a cluster's workers only where data and model are `named`: objects cannot be built again there.
+    """
     options = options or Options()
     make = make_task or same_data(options)
     place = place or (lambda recipe, seed: Path(slug(recipe.title)) / f"seed-{seed}")
@@ -162,7 +166,7 @@ def compare(
         for seed in seeds
         if not done[folder := out / place(recipe, seed)]
     ]
-    if options.engine == "ray" and len(todo) > 1:  # a single run spreads its clients instead
+    if options.engine == "ray" and named and len(todo) > 1:  # other runs spread their clients instead
         from headway.engine.jobs import Job, spread_runs
 
         spread_runs([Job(*job) for job in todo], options)

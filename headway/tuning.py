@@ -54,7 +54,9 @@ def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: No
             return str(found["layout"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not measured yet, or not readable: measure
-    seconds = (measured_apart if task.gpus else measured)(task, ways)
+    seconds = measured_apart(task, ways) if task.gpus or can_fork() else {}  # its memory should not stay with the run
+    if not seconds and not task.gpus:
+        seconds = measured(task, ways)
     if not seconds:
         return ways[0]
     layout = LAYOUTS[1] if images and seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]] else LAYOUTS[0]

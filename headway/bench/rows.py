@@ -23,7 +23,6 @@ METHODS = {  # gmv before its memory is in use, then at work, with the features 
 LOOP = {"w1": 0.67, "w2": 0.82, "w3": 0.62}
 COMPILED_LOOP = LOOP | {"w2": 0.70}  # where torch.compile pays
 CLIENTS = (100, 1000, 10_000, 100_000)
-SLOW_REPEATS = 2  # of what takes minutes
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,8 @@ class How:
     workers: str = "auto"
     say: Say = print
 
-    def alternate(self, *names: str, slow: bool = False) -> dict[str, Measured]:
-        repeats = min(self.repeats, SLOW_REPEATS) if slow else self.repeats
-        return alternate(names, repeats, data=self.data, workers=self.workers, say=self.say, watched=not slow)
+    def alternate(self, *names: str, watched: bool = True) -> dict[str, Measured]:
+        return alternate(names, self.repeats, data=self.data, workers=self.workers, say=self.say, watched=watched)
 
 
 def against_loop(name: str, how: How) -> list[Row]:
@@ -134,7 +132,7 @@ def heads(how: How) -> list[Row]:
 
 def ccvr(how: How) -> list[Row]:
     """The calibration, without the 20 s that the retraining may take, against one pass over the data."""
-    passed, ours = how.alternate("forward", "ccvr", slow=True).values()
+    passed, ours = how.alternate("forward", "ccvr", watched=False).values()
     limit = 1.5 * passed.per_round + 20
     about = f"20 clients, ResNet20, M_c=2000, 100 epochs; limit: 1.5 x one pass ({passed.per_round:.1f} s) + 20 s"
     details = {"forward": passed.record(), "ccvr": ours.record()}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headway.engine.local import LocalEngine, PersonalResult
 from headway.engine.remote import Hand, Parcel, order_of
-from headway.engine.session import Session
+from headway.engine.session import Session, first_line
 from headway.engine.shards import Shards
 from headway.engine.store import ClientStore
 from headway.engine.transport import from_array, to_array
@@ -86,11 +86,11 @@ class Crew:
         args: Callable[[Any], tuple[Any, ...]],
         tick: Tick,
         what: str,
-        homes: dict[Any, Member] | None = None,
+        homes: dict[Any, str] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
         """(key, answer) as the answers come. A key whose worker dies is given to the next one.
 
-        `homes` says who had a key last, and is kept up to date: a worker takes what it had before if it can.
+        `homes` says on which node a key was last, and is kept up to date: a worker takes what rests on its node.
         """
         homes = {} if homes is None else homes
         queue, deaths, done = deque(keys), dict.fromkeys(keys, 0), 0
@@ -98,10 +98,11 @@ class Crew:
         try:
             while queue or self._busy:
                 while queue and self._idle:
+                    key = self._fitting(self._idle[0].node, queue, homes)
+                    given = args(key)  # before a worker is taken: this may fail, and nobody must be lost with it
                     member = self._idle.pop(0)
-                    key = self._fitting(member, queue, homes)
-                    homes[key] = member
-                    self._busy[getattr(member.actor, method).remote(*args(key))] = (member, key)
+                    homes[key] = member.node
+                    self._busy[getattr(member.actor, method).remote(*given)] = (member, key)
                 since = time.monotonic() if self._busy else since
                 tick(done, len(keys))
                 for member, key, ref in self._look(since):
@@ -122,13 +123,13 @@ class Crew:
                 self._hire()
             self._busy = {}
 
-    def _fitting(self, member: Member, queue: deque[Any], homes: dict[Any, Member]) -> Any:
-        """Take from the queue what this worker had last time, else what nobody has, else whatever comes first."""
+    def _fitting(self, node: str, queue: deque[Any], homes: dict[Any, str]) -> Any:
+        """Take from the queue what rests on this node, else what rests nowhere, else whatever comes first."""
         near = list(islice(queue, LOOK_AHEAD))
-        others = [other for other in self.members if other is not member]
-        mine = (i for i, key in enumerate(near) if homes.get(key) is member)
-        nobodys = (i for i, key in enumerate(near) if homes.get(key) not in others)
-        at = next(mine, next(nobodys, 0))
+        nodes = {member.node for member in self.members}
+        here = (i for i, key in enumerate(near) if homes.get(key) == node)
+        nowhere = (i for i, key in enumerate(near) if homes.get(key) not in nodes)
+        at = next(here, next(nowhere, 0))
         key = queue[at]
         del queue[at]
         return key
@@ -163,7 +164,7 @@ class Crew:
         try:
             who = json.loads(self._answer(ref))
         except Death as death:
-            self._stillborn += 1
+            self._stillborn += not member.pid  # one that was looked after (`_mourn`) had been at work before
             if self._stillborn >= MOST_DEATHS:
                 raise EngineError(
                     f"engine=ray: {self._stillborn} workers died as they started ({death}); see that every node has "
@@ -182,6 +183,10 @@ class Crew:
 
     def _mourn(self, member: Member, work: str, death: Death, count: int) -> None:
         self.deaths += 1
+        self.ray.kill(member.actor)  # its answer may be lost and not the worker, which must not keep its CPU
+        for other in [one for one in self._idle if one.node == member.node]:  # the node may be gone with all of them
+            self._idle.remove(other)
+            self._waking[other.actor.present.remote()] = other
         if count >= MOST_DEATHS:
             raise EngineError(
                 f"engine=ray: {work} ended {count} workers, the last on node {member.node} ({death}); the nodes may be "
@@ -225,9 +230,9 @@ class RayEngine(LocalEngine):
         threads = torch.get_num_threads()
         busy = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
         self._number = 0
-        self._homes: dict[Any, Member] = {}  # client -> the worker that had it last: its samples rest on that node
+        self._homes: dict[Any, str] = {}  # client -> the node that had it last, where its samples rest
         self.session = Session(address, cpus_for(workers, threads))
-        self.shards = Shards(self.session.ray.put, task)
+        self.shards = Shards(self._put, task)
         try:
             count = workers_for(self.session, workers, threads, task.accelerator, busy)
             order = order_of(recipe, task, threads)
@@ -299,7 +304,8 @@ class RayEngine(LocalEngine):
         self, number: int, parcel: Any, ids: Sequence[int], trains: bool, keep: bool, tick: Tick
     ) -> Iterator[tuple[Any, Any]]:
         def args(k: int) -> tuple[Any, ...]:
-            return number, parcel, k, self.shards.train(k), self.shards.test(k), self._remembered(k), trains, keep
+            data = self.shards.train(k) if trains else self.shards.labels(k)
+            return number, parcel, k, data, self.shards.test(k), self._remembered(k), trains, keep
 
         return self.crew.spread("personal", ids, args, tick, "client", self._homes)
 
@@ -311,7 +317,16 @@ class RayEngine(LocalEngine):
     def _broadcast(self, value: Any) -> tuple[int, Any]:
         """Once into the object store, whence every node fetches it once; it goes when the last reference goes."""
         self._number += 1
-        return self._number, self.session.ray.put(to_array(value))
+        return self._number, self._put(to_array(value))
+
+    def _put(self, parcel: Parcel) -> Any:
+        try:
+            return self.session.ray.put(parcel)
+        except (OSError, self.session.ray.exceptions.RayError) as error:
+            raise EngineError(
+                f"engine=ray: {parcel.nbytes / 1e6:.0f} MB found no room in the object store ({first_line(error)}); "
+                f"start nodes with a larger --object-store-memory or free their disks, then `headway resume` the run"
+            ) from None
 
     def _remembered(self, k: int) -> Parcel | None:
         client = self.store.get(k)

@@ -105,6 +105,11 @@ class Builder:
         return self._data[key]
 
 
+def present(fault: str = "") -> str:
+    """Who this is, and in one sentence what is wrong if it cannot work."""
+    return json.dumps({"pid": os.getpid(), "node": platform.node(), "fault": fault})
+
+
 class Hand:
     """One worker of a run: the task, a reusable net, the broadcast of this round, the samples of the client at hand."""
 
@@ -120,7 +125,11 @@ class Hand:
             self.recipe, self.task = Builder().build(self.order)
         except HeadwayError as error:
             fault = str(error)
-        return json.dumps({"pid": os.getpid(), "node": platform.node(), "fault": fault})
+        return present(fault)
+
+    def present(self) -> str:
+        """Still there."""
+        return present()
 
     def train(self, number: int, cast: Parcel, k: int, data: Parcel, client: Parcel | None) -> Parcel:
         received = self._cast(number, cast)
@@ -173,7 +182,10 @@ class Runner:
         self._builder = Builder()
 
     def ready(self) -> str:
-        return json.dumps({"pid": os.getpid(), "node": platform.node(), "fault": ""})
+        return present()
+
+    def present(self) -> str:
+        return present()
 
     def run(self, order: str) -> tuple[str, int, list[tuple[str, bytes]]]:
         """(what was wrong with the request, its exit code, the run directory's files with the summary last)."""

@@ -1,12 +1,13 @@
 """Clients' data on a cluster: what a worker needs of a client goes to its node when it first trains there, and rests.
 
-The run alone holds the data set. It puts a client's samples into the object store when they are first asked for; every
-node fetches them once and its workers read them there, so no node needs the data set and none holds more of it than
-the clients it trains.
+The run alone holds the data set. It puts a client's samples into its own node's object store when they are first asked
+for; another node fetches them once and its workers read them there, so no other node needs the data set, and none of
+them holds more of it than the clients it has trained.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headway import machine
 from headway.data import Dataset
 from headway.data.partition import Lists, Partition
 from headway.data.splits import Split
@@ -29,15 +31,24 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """The run's side: references to clients' samples in the object store; only what was asked for is there."""
+    """The run's side: references to clients' samples in the object store.
 
-    def __init__(self, put: Callable[[NDArray[np.uint8]], Any], task: Task) -> None:
+    Only what was asked for is there, up to a number of bytes; what was not asked for longest goes first.
+    """
+
+    def __init__(self, put: Callable[[NDArray[np.uint8]], Any], task: Task, budget: int | None = None) -> None:
         self._put, self._task = put, task
-        self._there: dict[tuple[str, int], Any] = {}
+        self._budget = machine.memory() // 4 if budget is None else budget
+        self._there: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
 
     def train(self, k: int) -> Any:
         """Client k's training samples."""
         return self._reference("train", k, lambda: self._task.data[k])
+
+    def labels(self, k: int) -> Any:
+        """Client k's training labels alone, for whoever does not train."""
+        return self._reference("labels", k, lambda: self._without_inputs(k))
 
     def test(self, k: int) -> Any:
         """Client k's own test samples."""
@@ -51,8 +62,19 @@ class Shards:
         key = what, number
         if key not in self._there:
             x, y = samples()
-            self._there[key] = self._put(to_array({"x": x, "y": y}))
-        return self._there[key]
+            parcel = to_array({"x": x, "y": y})
+            self._there[key] = self._put(parcel), parcel.nbytes
+            self._bytes += parcel.nbytes
+        self._there.move_to_end(key)
+        while self._bytes > self._budget and len(self._there) > 1:
+            _, (_, size) = self._there.popitem(last=False)  # work under way holds references of its own
+            self._bytes -= size
+        return self._there[key][0]
+
+    def _without_inputs(self, k: int) -> tuple[Tensor, Tensor]:
+        data = self._task.data
+        i = torch.from_numpy(np.ascontiguousarray(data.parts[k])).to(data.y.device)
+        return data.x[:0], data.y.index_select(0, i)
 
 
 class Shard(ClientData):
