@@ -255,7 +255,7 @@ def out_of(text: str | None) -> Path | None:
 def run_folder(text: str) -> Path:
     """The run directory a command works on; a folder of several runs is told from one."""
     if not text.strip():
-        raise ConfigError(f"run={text!r}: it is empty; give the --out of a run, such as runs/mine")
+        raise ConfigError(f"run={text!r}: it is empty; give the folder of a run, such as runs/mine")
     path = Path(text)
     if not (path / "config.json").exists():
         inside = sorted(p.parent for way in ("seed-*", "*/seed-*") for p in path.glob(f"{way}/config.json"))

@@ -155,7 +155,7 @@ def resume(
     """
     out = Path(out)  # a string is welcome too
     if not (out / "config.json").exists():
-        raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
+        raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the folder of a run")
     config = read_json(out / "config.json")
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])
@@ -176,11 +176,12 @@ def resume(
     task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
     task = task.in_layout(config["options"].get("layout", task.layout))
     identity = {"recipe": str(parsed)} | task.fingerprint()
-    with locked(out):
+    with locked(out, "run", "wait for it"):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
         if differ:
             raise CheckpointError(
-                f"{out} was started with another {', '.join(differ)}; put that back, or start anew in another --out"
+                f"{out} was started with another {', '.join(differ)}; put that back, "
+                f"or make the run again in another folder"
             )
         return Experiment(parsed, task, out, identity, options).run()
 
@@ -394,7 +395,7 @@ def check_config(config: Any, out: Path) -> None:
         lacks = [f"options.{key}" for key in ("device", "threads", "engine", "store") if key not in config["options"]]
     if lacks:
         raise CheckpointError(
-            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; run again into another --out"
+            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; make the run again in another folder"
         )
     if config["format"] != FORMAT:
         raise CheckpointError(

@@ -53,7 +53,7 @@ class Finding:
         if self.draw:
             files[folder / f"{self.name}.png"] = self.picture()
         record = json.dumps(self.record(), allow_nan=False) + "\n"
-        with disk(folder / self.name):
+        with disk(folder / self.name, "look again"):
             forget(folder, self.name)
             try:
                 for path, data in files.items():
