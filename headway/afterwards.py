@@ -60,8 +60,6 @@ def silent(text: str) -> None:
 def finished(path: Path) -> Run:
     """A finished run of this version of headway."""
     run = Run(path)
-    if not (path / "config.json").exists():
-        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the folder of a run")
     if not run.done:
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     check_config(run.config, path)

@@ -106,8 +106,6 @@ class Steps:
 def finished(text: str) -> Path:
     """A run directory that may be looked at."""
     path = run_folder(text)
-    if not (path / "config.json").exists():
-        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the folder of a run")
     if not (path / "summary.json").exists():
         raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     return path

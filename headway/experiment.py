@@ -31,6 +31,7 @@ from headway.rundir import (
     FORMAT,
     Run,
     append,
+    check_is_run,
     flush,
     locked,
     prepare_folder,
@@ -154,8 +155,7 @@ def resume(
     `elsewhere` names another engine and address than it was started with: no bit depends on them.
     """
     out = Path(out)  # a string is welcome too
-    if not (out / "config.json").exists():
-        raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the folder of a run")
+    check_is_run(out)
     config = read_json(out / "config.json")
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])

@@ -56,13 +56,17 @@ class Table(list[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read back. `task` is the one it was made from, where this process still has it."""
+    """A run directory, read back. `task` is the one it was made from, where this process still has it.
+
+    A folder that holds no run is refused at once.
+    """
 
     path: Path
     task: Task | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))  # a string is welcome too
+        check_is_run(self.path)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -88,7 +92,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return is_done(self.path)
 
     def model(self) -> Net:
         """The global model, ready to predict from stored inputs: logits = run.model()(x)."""
@@ -128,6 +132,23 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+
+def is_done(path: Path) -> bool:
+    """Whether a folder holds a finished run: its summary is written last."""
+    return (path / "summary.json").exists()
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse a folder that is no run directory; one of several runs is told from one of none."""
+    if (path / "config.json").exists():
+        return
+    if inside := sorted(p.parent for way in ("seed-*", "*/seed-*") for p in path.glob(f"{way}/config.json")):
+        raise CheckpointError(
+            f"{path} is not one run: it holds several, such as {inside[0]}; name one of them, or repeat the "
+            f"command that made them, which continues them all"
+        )
+    raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the folder of a run")
 
 
 def read_json(path: Path) -> Any:

@@ -159,6 +159,7 @@ def fake_runs(monkeypatch, curves):
         figures = {"global_acc": last, "last": last, "best": best, "last5": last, "balanced_acc": last}
         rest = {"personal": None, "bytes_up": 0, "bytes_down": 0, "seconds": 0.0, "failed": None}
         (folder / "summary.json").write_text(json.dumps(figures | rest))
+        (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(comparison, "execute", execute)
 
