@@ -15,7 +15,7 @@ from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import ClientStore, LocalEngine
 from headway.engine.choice import set_threads
-from headway.errors import CheckpointError, RecipeError
+from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options, check_config
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
@@ -61,7 +61,7 @@ def finished(path: Path) -> Run:
     """A finished run of this version of headway."""
     run = Run(path)
     if not run.done:
-        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+        raise CheckpointError(f"{path} is not a finished run; {to_copy('resume', path)} first")
     check_config(run.config, path)
     return run
 

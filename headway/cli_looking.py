@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from headway.cli_options import number, out_of, run_folder
 from headway.diagnostics.catalogue import DIAGNOSTICS, WITHOUT_MODEL, chosen
-from headway.errors import CheckpointError, ConfigError, DiskError, HeadwayError
+from headway.errors import CheckpointError, ConfigError, DiskError, HeadwayError, to_copy
 
 if TYPE_CHECKING:  # torch comes with it, and `headway --help` need not wait for that
     from headway.diagnostics.looking import Looked
@@ -107,7 +107,7 @@ def finished(text: str) -> Path:
     """A run directory that may be looked at."""
     path = run_folder(text)
     if not (path / "summary.json").exists():
-        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+        raise CheckpointError(f"{path} is not a finished run; {to_copy('resume', path)} first")
     return path
 
 

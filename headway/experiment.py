@@ -21,7 +21,7 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError, WidthError
+from headway.errors import CheckpointError, EngineError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -56,7 +56,7 @@ class Stopped(Exception):
     """The run was asked to stop; its last whole round is on disk."""
 
     def __init__(self, signum: int, path: Path, done: int):
-        super().__init__(f"stopped after round {done}; `headway resume {path}` continues it")
+        super().__init__(f"stopped after round {done}; {to_copy('resume', path)} continues it")
         self.exit_code = 128 + signum
 
 

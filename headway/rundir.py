@@ -18,7 +18,7 @@ import filelock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 
-from headway.errors import CheckpointError, DiskError, HeadwayError, nearest
+from headway.errors import CheckpointError, DiskError, HeadwayError, nearest, to_copy
 from headway.tree import Tree
 from headway.values import write_atomic
 
@@ -209,7 +209,7 @@ def disk(path: Path, then: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        then = then or f"`headway resume {path.parent}`"
+        then = then or to_copy("resume", path.parent)
         raise DiskError(f"{path} could not be written ({error.strerror}); free space, then {then}") from error
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
-from headway.errors import CheckpointError, ConfigError, HeadwayError
+from headway.errors import CheckpointError, ConfigError, HeadwayError, to_copy
 from headway.experiment import check_config
 from headway.report.svg import shortened
 from headway.report.telling import SILENT, Telling
@@ -248,7 +248,8 @@ def read(path: Path) -> Entry:
     summary = run.summary if run.done else None
     if not rows and summary is None:
         raise CheckpointError(
-            f"run={path}: it has not ended a single round, so there is nothing to show; `headway resume {path}` first, "
+            f"run={path}: it has not ended a single round, so there is nothing to show; "
+            f"{to_copy('resume', path)} first, "
             f"or leave it out"
         )
     times = {
