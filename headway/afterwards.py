@@ -15,13 +15,13 @@ from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import ClientStore, LocalEngine
 from headway.engine.choice import set_threads
-from headway.errors import CheckpointError, RecipeError
+from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options, check_config
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
 from headway.outcome import Outcome
 from headway.recipes import Recipe, spell
-from headway.rundir import Run, prepare_folder, save_tensors
+from headway.rundir import COPY_THE_RUN, Run, check_writable, prepare_folder, save_tensors
 from headway.settings import settings
 from headway.state import Server
 from headway.task import Task, build
@@ -60,10 +60,8 @@ def silent(text: str) -> None:
 def finished(path: Path) -> Run:
     """A finished run of this version of headway."""
     run = Run(path)
-    if not (path / "config.json").exists():
-        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
     if not run.done:
-        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+        raise CheckpointError(f"{path} is not a finished run; {to_copy('resume', path)} first")
     check_config(run.config, path)
     return run
 
@@ -91,14 +89,22 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
     for what in damaged:
         say(f"checkpoint {what} is damaged and was passed over")
     if found is None or found.server.round != run.summary["rounds"]:
-        raise CheckpointError(f"{path} has lost its last checkpoint; run it again into another --out")
+        raise CheckpointError(f"{path} has lost its last checkpoint; make the run again in another folder")
     store = ClientStore()
     store.put(found.clients)
     return Saved(run, recipe, task, found.server, LocalEngine(store))
 
 
+def folder_in(path: Path, name: str) -> Path:
+    """Where a step saves to inside a finished run; one that cannot be written is refused before any work."""
+    finished(path)
+    check_writable(path / name, f"run={path}", COPY_THE_RUN)
+    return path / name
+
+
 def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
     """Before, after, and what the same retraining reaches on real features, the oracle."""
+    folder = folder_in(path, "calibrated")
     saved = load(path, say, task)
     recipe = saved.with_piece(text, "calib")
     engine, task = saved.engine, saved.task
@@ -118,8 +124,7 @@ def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent
         "balanced_before": before.balanced, "balanced_after": after.balanced,
         "per_class_before": before.per_class, "per_class_after": after.per_class,
     }  # fmt: skip
-    folder = path / "calibrated"
-    prepare_folder(folder)
+    prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     save_tensors(net.tensors(), folder / f"{name}.safetensors", str(recipe), spec_of(net))
     write_atomic(folder / f"{name}.json", json.dumps(result, indent=1) + "\n")
     return result | {"model": str(folder / f"{name}.safetensors")}
@@ -127,13 +132,14 @@ def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent
 
 def personalise(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
     """Personal accuracy as received and after every stage; the clients' models are saved."""
+    top = folder_in(path, "personalised")
     saved = load(path, say, task)
     recipe = saved.with_piece(text, "personal")
     if not recipe.acting("personalise"):
         raise RecipeError(f"with={text}: it acts during the rounds and not after them; put it into the recipe of a run")
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "personal")))
-    folder = path / "personalised" / name
-    prepare_folder(folder)
+    folder = top / name
+    prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     ids = personal_ids(saved.task)
     outcome = Outcome(saved.server, recipe, saved.task, saved.engine, ids, folder, say)
     result = {"recipe": str(recipe), **outcome.personal()}

@@ -163,7 +163,8 @@ def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         shown = ", ".join(f"{k}: {found.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
         more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
         raise OtherTask(
-            f"the checkpoint belongs to another task ({shown}{more}); use another --out or the same settings"
+            f"the checkpoint belongs to another task ({shown}{more}); "
+            f"put back the files that belong together, or make the run again in another folder"
         )
 
 

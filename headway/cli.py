@@ -143,7 +143,8 @@ def calibrate_command(
     from headway import show
     from headway.afterwards import calibrate
 
-    result = calibrate(run_folder(path), piece_for("a calibration", "ccvr", piece), say=says(path, quiet or as_json))
+    piece = piece_for("a calibration", "ccvr", piece)
+    result = calibrate(run_folder(path), piece, say=says(path, quiet or as_json))
     emit(as_json, result, lambda c: show.calibration(c, result))
 
 
@@ -161,9 +162,8 @@ def personalise_command(
     from headway import show
     from headway.afterwards import personalise
 
-    result = personalise(
-        run_folder(path), piece_for("a personalisation", "ft", piece), say=says(path, quiet or as_json)
-    )
+    piece = piece_for("a personalisation", "ft", piece)
+    result = personalise(run_folder(path), piece, say=says(path, quiet or as_json))
     emit(as_json, result, lambda c: show.personalisation(c, result))
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from headway.cli_options import number, out_of, run_folder
 from headway.diagnostics.catalogue import DIAGNOSTICS, WITHOUT_MODEL, chosen
-from headway.errors import CheckpointError, ConfigError, DiskError, HeadwayError
+from headway.errors import CheckpointError, ConfigError, DiskError, HeadwayError, to_copy
 
 if TYPE_CHECKING:  # torch comes with it, and `headway --help` need not wait for that
     from headway.diagnostics.looking import Looked
@@ -36,7 +36,7 @@ def diagnose_command(
     from headway.diagnostics.looking import look
     from headway.diagnostics.subject import Subject
     from headway.progress import progress_for
-    from headway.rundir import prepare_folder
+    from headway.rundir import check_writable, prepare_folder
 
     names = chosen(only)
     most = number("clients", clients, int, 1, 1000) or 20
@@ -47,11 +47,13 @@ def diagnose_command(
     for path, folder in zip(runs, folders(runs, out_of(out)), strict=True):
         progress = progress_for(Console(stderr=True), quiet or as_json)
         steps = Steps(progress, str(path), len(names))
+        asked = ("",) if out else (f"run={path}", "name another folder with --out")
         try:
+            check_writable(folder, *asked)
             subject = Subject.with_or_without_model(path, steps.say, most)
             if subject.no_model and not set(names) & set(WITHOUT_MODEL):
                 raise CheckpointError(subject.no_model)
-            prepare_folder(folder)
+            prepare_folder(folder, *asked)
             steps.begin()
             results.append(look(subject, names, folder, steps.at))
         except DiskError:
@@ -104,10 +106,8 @@ class Steps:
 def finished(text: str) -> Path:
     """A run directory that may be looked at."""
     path = run_folder(text)
-    if not (path / "config.json").exists():
-        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
     if not (path / "summary.json").exists():
-        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
+        raise CheckpointError(f"{path} is not a finished run; {to_copy('resume', path)} first")
     return path
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from headway.errors import CheckpointError, ConfigError
+from headway.errors import ConfigError
 from headway.settings import Settings
 
 if TYPE_CHECKING:  # torch comes with it, and `headway run --help` need not wait for that
@@ -253,17 +253,13 @@ def out_of(text: str | None) -> Path | None:
 
 
 def run_folder(text: str) -> Path:
-    """The run directory a command works on; a folder of several runs is told from one."""
+    """The run directory a command works on."""
+    from headway.rundir import check_is_run
+
     if not text.strip():
-        raise ConfigError(f"run={text!r}: it is empty; give the --out of a run, such as runs/mine")
+        raise ConfigError(f"run={text!r}: it is empty; give the folder of a run, such as runs/mine")
     path = Path(text)
-    if not (path / "config.json").exists():
-        inside = sorted(p.parent for way in ("seed-*", "*/seed-*") for p in path.glob(f"{way}/config.json"))
-        if inside:
-            raise CheckpointError(
-                f"{path} is not one run: it holds several, such as {inside[0]}; name one of them, or repeat the "
-                f"command that made them, which continues them all"
-            )
+    check_is_run(path)
     return path
 
 

@@ -103,7 +103,7 @@ def csv_place(text: str | None, several: bool) -> Path | None:
     if several and (text.endswith("/") or place.is_dir()):
         from headway.rundir import prepare_folder
 
-        prepare_folder(place)
+        prepare_folder(place, f"csv={text}", "choose another --csv")
         return place
     if place.suffix.lower() != ".csv":
         raise ConfigError(f"csv={text}: the file must end in .csv, such as {place.with_suffix('.csv').name}")

@@ -21,7 +21,7 @@ from headway.experiment import Options, check_fits, execute
 from headway.methods import recipe as parse_recipe
 from headway.opening import can_continue
 from headway.recipes import Recipe
-from headway.rundir import Run, prepare_folder
+from headway.rundir import Run, is_done, prepare_folder
 from headway.settings import Settings
 from headway.task import Task, build
 from headway.values import write_atomic
@@ -185,7 +185,7 @@ def finished(folder: Path, recipe: Recipe, task: Task, overwrite: bool) -> bool:
     if overwrite or not folder.is_dir():
         return False
     can_continue(folder, {"recipe": str(recipe)} | task.fingerprint(), overwrite)
-    return Run(folder).done
+    return is_done(folder)
 
 
 def row_of(recipe: str, runs: Sequence[Run]) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 
@@ -48,6 +49,11 @@ class DiskError(HeadwayError):
     """The disk is full or refuses; what was there before is still whole."""
 
     exit_code = 74
+
+
+def to_copy(*words: object) -> str:
+    """A command of headway inside a sentence, so quoted that a shell takes it as it stands."""
+    return f"`{shlex.join(['headway', *map(str, words)])}`"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError, WidthError
+from headway.errors import CheckpointError, EngineError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -31,6 +31,7 @@ from headway.rundir import (
     FORMAT,
     Run,
     append,
+    check_is_run,
     flush,
     locked,
     prepare_folder,
@@ -55,7 +56,7 @@ class Stopped(Exception):
     """The run was asked to stop; its last whole round is on disk."""
 
     def __init__(self, signum: int, path: Path, done: int):
-        super().__init__(f"stopped after round {done}; `headway resume {path}` continues it")
+        super().__init__(f"stopped after round {done}; {to_copy('resume', path)} continues it")
         self.exit_code = 128 + signum
 
 
@@ -154,8 +155,7 @@ def resume(
     `elsewhere` names another engine and address than it was started with: no bit depends on them.
     """
     out = Path(out)  # a string is welcome too
-    if not (out / "config.json").exists():
-        raise CheckpointError(f"{out} is not a run directory: it has no config.json; give the --out of a run")
+    check_is_run(out)
     config = read_json(out / "config.json")
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])
@@ -176,11 +176,12 @@ def resume(
     task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
     task = task.in_layout(config["options"].get("layout", task.layout))
     identity = {"recipe": str(parsed)} | task.fingerprint()
-    with locked(out):
+    with locked(out, "run", "wait for it"):
         differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
         if differ:
             raise CheckpointError(
-                f"{out} was started with another {', '.join(differ)}; put that back, or start anew in another --out"
+                f"{out} was started with another {', '.join(differ)}; put that back, "
+                f"or make the run again in another folder"
             )
         return Experiment(parsed, task, out, identity, options).run()
 
@@ -394,7 +395,7 @@ def check_config(config: Any, out: Path) -> None:
         lacks = [f"options.{key}" for key in ("device", "threads", "engine", "store") if key not in config["options"]]
     if lacks:
         raise CheckpointError(
-            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; run again into another --out"
+            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; make the run again in another folder"
         )
     if config["format"] != FORMAT:
         raise CheckpointError(

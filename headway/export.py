@@ -24,14 +24,14 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 import headway
+from headway.afterwards import finished
 from headway.errors import CheckpointError, ConfigError, ModelError, nearest
-from headway.experiment import check_config
 from headway.export_models import Chosen, choose
 from headway.export_place import KINDS, check_free, check_name
 from headway.heads import NearestHead
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net, chunks, normalises_by_batch
-from headway.rundir import Run, prepare_folder
+from headway.rundir import Run, check_writable, prepare_folder
 from headway.settings import settings
 from headway.task import Task, build
 from headway.values import write_atomic
@@ -114,15 +114,20 @@ def export(
     """Write a run's model for others, after it was run on `check` test samples (None: all, 0: none) and agreed."""
     check_kind(to)
     run = run if isinstance(run, Run) else Run(Path(run))
+    finished(run.path)
+    place = None if out is None else place_of(run, to, out)
+    folder = place.parent if place else run.path / "exported"
+    asked = (f"out={out}",) if place else (f"run={run.path}", "name another place with --out")
+    check_writable(folder, *asked)
     task = task_of(run)
     chosen = choose(run, model, task)
     refuse_what_cannot(chosen, run)
-    place = place_of(run, chosen, to, out)
+    place = place or folder / f"{chosen.file_name}{KINDS[to]}"
     check_free(place, to, overwrite)
     facts = facts_of(run, task, chosen)
     data = written(to, chosen, task, facts)
     agreement = None if check == 0 else agreed(to, data, chosen, task, check)
-    prepare_folder(place.parent)
+    prepare_folder(folder, *asked)
     write_atomic(place, data)
     shown = None if agreement is None else agreement.record()
     return {"file": str(place), "to": to, "bytes": len(data), "check": shown, "note": chosen.note, **facts}
@@ -137,17 +142,11 @@ def check_kind(to: str) -> None:
 
 def task_of(run: Run) -> Task:
     """The task of a finished run; its data and network must still be those it was made with."""
-    path = run.path
-    if not (path / "config.json").exists():
-        raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the --out of a run")
-    check_config(run.config, path)
-    if not run.done:
-        raise CheckpointError(f"{path} is not a finished run; `headway resume {path}` first")
     recipe = parse_recipe(run.config["recipe"])
     task = (run.task or build(settings(run.config["settings"]))).for_recipe(recipe)
     here = {"recipe": str(recipe)} | task.fingerprint()
     if differ := [k for k, v in run.config["identity"].items() if here.get(k) != v]:
-        raise CheckpointError(f"{path} was made with another {', '.join(differ)}; put that back")
+        raise CheckpointError(f"{run.path} was made with another {', '.join(differ)}; put that back")
     return task
 
 
@@ -164,9 +163,8 @@ def refuse_what_cannot(chosen: Chosen, run: Run) -> None:
         )
 
 
-def place_of(run: Run, chosen: Chosen, to: str, out: str | Path | None) -> Path:
-    if out is None:
-        return run.path / "exported" / f"{chosen.file_name}{KINDS[to]}"
+def place_of(run: Run, to: str, out: str | Path) -> Path:
+    """The file that was asked for, where it may go."""
     place = Path(out)
     if not str(out).strip() or place.is_dir():
         raise ConfigError(f"out={str(out) or repr(out)}: it is no file name; give one, such as model{KINDS[to]}")

@@ -13,7 +13,7 @@ from headway.afterwards import load
 from headway.calibration import spec_of
 from headway.client import personal_net
 from headway.comparison import slug
-from headway.errors import CheckpointError, ConfigError, HeadwayError, nearest
+from headway.errors import CheckpointError, ConfigError, HeadwayError, nearest, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net
 from headway.recipes import spell
@@ -85,7 +85,7 @@ def calibrated(run: Run, name: str | None, own: bool, task: Task) -> Chosen:
     if not own or (name and name != "run"):
         raise CheckpointError(
             f"model=calibrated: {run.path} was never calibrated{f' with {name}' if name else ''}; "
-            f"`headway calibrate {run.path} --with ccvr` first"
+            f"{to_copy('calibrate', run.path, '--with', 'ccvr')} first"
         )
     return of_file(run.path / "model.safetensors", "calibrated", task)
 
@@ -105,7 +105,7 @@ def of_client(run: Run, k: int, name: str | None, task: Task) -> Chosen:
             return made_now
         raise CheckpointError(
             f"model=client:{k}: {run.path} has no personal models{f' of {name}' if name else ''}; "
-            f"`headway personalise {run.path} --with ft` makes them"
+            f"{to_copy('personalise', run.path, '--with', 'ft')} makes them"
         )
     file = folder / f"{k}.safetensors"
     if not file.exists():

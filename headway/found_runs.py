@@ -117,9 +117,9 @@ def run_folders(top: Path) -> list[Path]:
 def look(path: Path, name: str) -> Found:
     """One run as it stands. Whatever is wrong with its files, it is told and not raised."""
     try:
-        run = Run(path)
         if not (path / "config.json").exists():
             raise CheckpointError(f"{path} has no config.json; it was lost, or the run was never begun")
+        run = Run(path)
         check_config(run.config, path)
         facts = facts_of(run)
         if not run.done:

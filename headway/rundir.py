@@ -18,7 +18,7 @@ import filelock
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 
-from headway.errors import CheckpointError, DiskError, HeadwayError, nearest
+from headway.errors import CheckpointError, DiskError, HeadwayError, nearest, to_copy
 from headway.tree import Tree
 from headway.values import write_atomic
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headway.task import Task
 
 FORMAT = 1
+COPY_THE_RUN = "copy the run to a folder that can be written"  # what helps where a step has its place in the run
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # the disk's fault; any other refusal is a matter of the path
 OWN_FILES = (
     "config.json",
@@ -55,13 +56,17 @@ class Table(list[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read back. `task` is the one it was made from, where this process still has it."""
+    """A run directory, read back. `task` is the one it was made from, where this process still has it.
+
+    A folder that holds no run is refused at once.
+    """
 
     path: Path
     task: Task | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))  # a string is welcome too
+        check_is_run(self.path)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -72,7 +77,7 @@ class Run:
         found = read_json(self.path / "summary.json")
         if not isinstance(found, dict) or "failed" not in found:
             raise CheckpointError(
-                f"{self.path / 'summary.json'} is damaged: it is not a run's; run again into another --out"
+                f"{self.path / 'summary.json'} is damaged: it is not a run's; make the run again in another folder"
             )
         return found
 
@@ -87,7 +92,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return is_done(self.path)
 
     def model(self) -> Net:
         """The global model, ready to predict from stored inputs: logits = run.model()(x)."""
@@ -129,6 +134,23 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
+def is_done(path: Path) -> bool:
+    """Whether a folder holds a finished run: its summary is written last."""
+    return (path / "summary.json").exists()
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse a folder that is no run directory; one of several runs is told from one of none."""
+    if (path / "config.json").exists():
+        return
+    if inside := sorted(p.parent for way in ("seed-*", "*/seed-*") for p in path.glob(f"{way}/config.json")):
+        raise CheckpointError(
+            f"{path} is not one run: it holds several, such as {inside[0]}; name one of them, or repeat the "
+            f"command that made them, which continues them all"
+        )
+    raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the folder of a run")
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
@@ -137,7 +159,7 @@ def read_json(path: Path) -> Any:
             f"{path.parent} is not a finished run: it has no {path.name}; `headway resume` it"
         ) from None
     except (ValueError, UnicodeDecodeError):
-        raise CheckpointError(f"{path} is damaged: it is not JSON; run it again into another --out") from None
+        raise CheckpointError(f"{path} is damaged: it is not JSON; make the run again in another folder") from None
 
 
 def read_table(path: Path) -> Table:
@@ -147,7 +169,7 @@ def read_table(path: Path) -> Table:
     try:
         return Table(json.loads(line) for line in path.read_text().split("\n")[:-1])
     except ValueError:
-        raise CheckpointError(f"{path} is damaged: a line is not JSON; run it again into another --out") from None
+        raise CheckpointError(f"{path} is damaged: a line is not JSON; make the run again in another folder") from None
 
 
 def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -157,7 +179,7 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
             header = json.loads((f.metadata() or {})["headway"])
             return Tree({k: f.get_tensor(k) for k in f.keys()}), header  # noqa: SIM118  not a dict
     except (SafetensorError, OSError, KeyError, ValueError):
-        raise CheckpointError(f"{path} is missing or damaged; run it again into another --out") from None
+        raise CheckpointError(f"{path} is missing or damaged; make the run again in another folder") from None
 
 
 def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:
@@ -182,14 +204,13 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
+def disk(path: Path, then: str = "") -> Iterator[None]:
     """A disk that refuses ends the run in one sentence; the last checkpoint stays whole."""
     try:
         yield
     except OSError as error:
-        raise DiskError(
-            f"{path} could not be written ({error.strerror}); free space, then `headway resume {path.parent}`"
-        ) from error
+        then = then or to_copy("resume", path.parent)
+        raise DiskError(f"{path} could not be written ({error.strerror}); free space, then {then}") from error
 
 
 def truncate(path: Path, size: int) -> None:
@@ -197,28 +218,56 @@ def truncate(path: Path, size: int) -> None:
     found = path.stat().st_size if path.exists() else 0
     if found < size:
         raise CheckpointError(
-            f"{path} has {found} bytes and had {size} at the checkpoint; put it back, or start anew with --overwrite"
+            f"{path} has {found} bytes and had {size} at the checkpoint; put it back, "
+            f"or start anew with `headway run --overwrite`"
         )
     if found > size:
         os.truncate(path, size)
 
 
-def prepare_folder(path: Path) -> None:
-    """Make the folder and prove that it can be written, before any work is done for it."""
-    try:
+def prepare_folder(path: Path, given: str = "", fix: str = "choose another --out") -> None:
+    """Make the folder and prove that it can be written, before any work is done for it.
+
+    `given` is what the user said where that was not this folder, such as run=runs/mine; `fix` is what helps.
+    """
+    with writable(path, given, fix):
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe.{os.getpid()}"
-        probe.write_bytes(b"ok")
-        probe.unlink()
-    except FileExistsError:
-        raise CheckpointError(f"out={path}: there is a file of that name; choose another --out") from None
-    except OSError as error:
-        message = f"out={path}: the folder cannot be written ({error.strerror}); choose another --out"
-        raise (DiskError if error.errno in DISK else CheckpointError)(message) from None
+        probe(path)
+
+
+def check_writable(path: Path, given: str = "", fix: str = "choose another --out") -> None:
+    """Prove that a folder can be written or made, and leave nothing behind: the work may yet be refused."""
+    with writable(path, given, fix):
+        there = next(p for p in (path, *path.parents) if os.path.lexists(p))
+        if not there.is_dir():
+            raise FileExistsError if there == path else NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        probe(there)
+
+
+def probe(folder: Path) -> None:
+    file = folder / f".probe.{os.getpid()}"
+    file.write_bytes(b"ok")
+    file.unlink()
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def writable(path: Path, given: str, fix: str) -> Iterator[None]:
+    """A folder that cannot be written is one sentence."""
+    try:
+        yield
+    except FileExistsError:
+        told = (
+            f"{given}: {path} is a file; move it away" if given else f"out={path}: there is a file of that name; {fix}"
+        )
+        raise CheckpointError(told) from None
+    except OSError as error:
+        who, full = f"{given}: {path}" if given else f"out={path}: the folder", error.errno in DISK
+        told = f"{who} cannot be written ({error.strerror}); {'free space or ' if full else ''}{fix}"
+        raise (DiskError if full else CheckpointError)(told) from None
+
+
+@contextmanager
+def locked(path: Path, given: str = "out", fix: str = "wait for it or choose another --out") -> Iterator[None]:
     """One process at a time in a run directory."""
     lock = filelock.FileLock(path / ".lock")
     owner, who = path / ".owner", "another process"
@@ -227,10 +276,10 @@ def locked(path: Path) -> Iterator[None]:
     except filelock.Timeout:
         with suppress(OSError):  # it may end, and take its name away, at this very moment
             who = owner.read_text() or who
-        raise CheckpointError(f"out={path}: {who} is running here; wait for it or choose another --out") from None
+        raise CheckpointError(f"{given}={path}: {who} is running here; {fix}") from None
     except OSError as error:
         raise CheckpointError(
-            f"out={path}: the folder cannot be written ({error.strerror}); copy it to where it can"
+            f"{given}={path}: the folder cannot be written ({error.strerror}); copy it to where it can"
         ) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -248,13 +248,18 @@ class DrawnPartition:
             table.add_row(*line)
         console.print(f"{self.dataset.name}, {self.partition.spec}, seed {self.partition.seed}", markup=False)
         console.print(table)
-        for name, value in describe(self.partition, labels).items():
+        # JSON keeps the two apart by where they stand: how many clients are empty, and which
+        facts = renamed(describe(self.partition, labels), "empty", "empty_clients")
+        facts |= renamed(self.partition.notes, "empty", "empty_client_ids")
+        for name, value in facts.items():
             console.print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}", markup=False)
-        for name, value in self.partition.notes.items():
-            console.print(f"{name}: {value}", markup=False)
         console.print(f"hash: {self.partition.hash()}")
         if out:
             console.print(f"saved: {out / 'partition.json'}, {out / 'partition.png'}", markup=False)
+
+
+def renamed(facts: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
+    return {name if k == key else k: v for k, v in facts.items()}
 
 
 def drawn_partition(s: Settings) -> DrawnPartition:

@@ -123,5 +123,5 @@ def write_atomic(path: Path, data: bytes | str) -> None:
             temp.unlink(missing_ok=True)
         raise DiskError(
             f"{path.name} cannot be written to {path.parent} ({error.strerror}); "
-            f"free space or choose another --out, and what was there before is still whole"
+            f"free space or make the folder writable: what was there before is still whole"
         ) from error

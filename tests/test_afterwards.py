@@ -173,7 +173,7 @@ def test_a_damaged_checkpoint_is_refused_and_not_read(run, damage: str) -> None:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data))
-    with pytest.raises(CheckpointError, match="has lost its last checkpoint; run it again into another --out"):
+    with pytest.raises(CheckpointError, match="has lost its last checkpoint; make the run again in another folder"):
         afterwards.calibrate(run, "ccvr")
 
 

@@ -265,3 +265,19 @@ def test_options_watch_a_run():
 
     fl.run("fedavg", **SMALL_TASK, options=fl.Options(progress=Watch()))
     assert seen == [("begin", "fedavg", 0, 2), ("round", 1, 3), ("round", 2, 3), ("end",)]
+
+
+# ---- a folder that is no run
+@pytest.mark.parametrize("name", ["missing/folder", "empty", "file"])
+def test_a_run_that_is_not_there_is_refused_at_once(name):
+    Path("empty").mkdir()
+    Path("file").write_text("mine")
+    with pytest.raises(HeadwayError, match=f"^{name} is not a run directory: it has no config.json; give the folder"):
+        fl.Run(name)
+
+
+def test_a_folder_of_several_runs_names_one_of_them():
+    Path("both/fedavg/seed-0").mkdir(parents=True)
+    Path("both/fedavg/seed-0/config.json").write_text("{}")
+    with pytest.raises(HeadwayError, match="both is not one run: it holds several, such as both/fedavg/seed-0; name"):
+        fl.Run("both")

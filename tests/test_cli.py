@@ -159,6 +159,7 @@ def fake_runs(monkeypatch, curves):
         figures = {"global_acc": last, "last": last, "best": best, "last5": last, "balanced_acc": last}
         rest = {"personal": None, "bytes_up": 0, "bytes_down": 0, "seconds": 0.0, "failed": None}
         (folder / "summary.json").write_text(json.dumps(figures | rest))
+        (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(comparison, "execute", execute)
 
@@ -402,12 +403,12 @@ def test_every_empty_option_says_that_it_is_empty(name):
         (["partition", "--out", ""], "out='': it is empty; give a folder"),
         (["partition", "--seeds", ""], "seeds='': it is empty"),
         (["list", ""], "list '': there is no such list; known: pieces, "),
-        (["resume", ""], "run='': it is empty; give the --out of a run, such as runs/mine"),
+        (["resume", ""], "run='': it is empty; give the folder of a run, such as runs/mine"),
         (
             ["resume", "a", "--engine", ""],
             "engine='': it is empty; give a value, such as --engine local, or leave it out",
         ),
-        (["calibrate", "", "--with=ccvr"], "run='': it is empty; give the --out of a run, such as runs/mine"),
+        (["calibrate", "", "--with=ccvr"], "run='': it is empty; give the folder of a run, such as runs/mine"),
         (["calibrate", "a", "--with", ""], "with='': it is empty; name a calibration, such as --with ccvr"),
         (["personalise", "a", "--with", " "], "with=' ': it is empty; name a personalisation, such as --with ft"),
         (["run", "fedavg", "--workers=many"], "workers=many: workers must be auto or a whole number from 1 to 1024"),

@@ -376,7 +376,7 @@ def test_metrics_that_lost_lines_are_not_continued(copied, shorter):
         (copied / "metrics.jsonl").write_bytes(shorter)
     said = refusal("resume", copied)
     assert "metrics.jsonl has" in said
-    assert "start anew with --overwrite" in said
+    assert "start anew with `headway run --overwrite`" in said
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(made, copied):
@@ -397,7 +397,7 @@ def test_a_config_that_is_no_json_is_refused(copied, text, command):
     words = ["resume", copied] if command == "resume" else ["run", "fedavg", *SMALL, f"--out={copied}"]
     said = refusal(*words)
     assert "config.json is damaged" in said
-    assert "another --out" in said
+    assert "make the run again in another folder" in said
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "3", '{"format": 1}'])
@@ -442,7 +442,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(made, copied, command):
     words = ["resume", copied] if command == "resume" else ["run", "fedavg", *SMALL, "--rounds=3", f"--out={copied}"]
     said = refusal(*words)
     assert "the checkpoint belongs to another task (recipe: scaffold there, fedavg here)" in said
-    assert "use another --out or the same settings" in said
+    assert "put back the files that belong together" in said
     assert not (copied / "summary.json").exists()
 
 
@@ -491,7 +491,7 @@ def test_a_damaged_file_is_named(copied, name):
     attempts = {"config.json": "config", "summary.json": "summary", "metrics.jsonl": "metrics"}
     with pytest.raises(CheckpointError, match=rf"{name} is .*damaged") as caught:
         getattr(run, attempts[name]) if name in attempts else run.model()
-    assert "another --out" in str(caught.value)
+    assert "make the run again in another folder" in str(caught.value)
 
 
 def test_an_unfinished_run_has_no_summary(copied):

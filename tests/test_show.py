@@ -52,6 +52,7 @@ def finished(tmp_path, **more):
         "bytes_up": 2_000_000, "bytes_down": 3_000_000,
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(summary | more))
+    (tmp_path / "config.json").write_text("{}")
     return Run(tmp_path)
 
 

@@ -348,3 +348,24 @@ def test_overwriting_a_run_removes_what_trackers_left_in_it_and_nothing_else(pla
 def test_numbers_by_name():
     row = {"round": 3, "a": 1, "b": None, "c": {"d e": 0.5, "x:y": {"z": True}}, "t": "text"}
     assert dict(tracking.numbers(row)) == {"a": 1.0, "c/d e": 0.5, "c/x_y/z": 1.0}
+
+
+def test_a_watched_run_made_on_a_cluster_is_tracked_with_what_was_watched(place):
+    made, s = ran("watched-there", watch="norms,drift,steps"), settings({**SMALL_TASK, "rounds": 4})
+    job = Job("fedavg", parse("fedavg"), build(s), Path("watched"))
+    put_in_place(job, files_of(made.path), Options(track="tensorboard,mlflow"))
+    seen = read_table(made.path / "watch.jsonl")
+    for key in ("drift_body", "weight_global"):
+        told = [(row["round"], pytest.approx(row[key])) for row in seen]
+        assert len(told) == 4
+        assert curve(job.folder, key) == told
+        assert history(job.folder, key) == told
+    assert curve(job.folder, "steps/0") == [(row["round"], row["steps"]["0"]) for row in seen]
+
+
+def test_rounds_told_later_are_those_told_live(place, monkeypatch):
+    live: list[dict] = []
+    monkeypatch.setattr(tracked_by_tensorboard.TensorBoard, "round", lambda self, row: live.append(dict(row)))
+    out = ran("live", "tensorboard", watch="norms,steps").path
+    assert "steps" in live[0]
+    assert tracking.rows_of(out) == live

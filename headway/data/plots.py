@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from headway.data.partition import Partition, describe
 from headway.errors import DiskError
+from headway.lettering import lettering, without_boxes, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,8 @@ def plot(
 ) -> None:
     """A PNG of samples per client and class: stacked bars when few enough to read, else a heat map."""
     png = io.BytesIO()
-    figure_of(p, labels, class_names, title).savefig(png, format="png", dpi=130)
+    with lettering(_names(class_names, p.classes)):
+        figure_of(p, labels, class_names, title).savefig(png, format="png", dpi=130)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(png.getvalue())
@@ -52,13 +54,13 @@ def figure_of(
     from matplotlib.figure import Figure
 
     counts = p.counts(labels)
-    names = _names(class_names, p.classes)
+    names = [written(name) for name in _names(class_names, p.classes)]
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     if len(p) <= BAR_CLIENTS and p.classes <= BAR_CLASSES:
         (_bubbles if bubbles else _bars)(figure, counts, names)
     else:
         _heat(figure, counts, names)
-    figure.suptitle(_plain_text(title or f"{p.spec}, {len(p)} clients, seed {p.seed}"), fontsize=12)
+    figure.suptitle(_plain_text(without_boxes(title or f"{p.spec}, {len(p)} clients, seed {p.seed}")), fontsize=12)
     facts = describe(p, labels)
     figure.supxlabel(
         f"samples per client {facts['size_min']} to {facts['size_max']} (Gini {facts['size_gini']:.2f})   "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headway.data.plots import _plain_text
+from headway.lettering import written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ def short(name: str, most: int = 14) -> str:
 
 
 def one_line(name: str, most: int) -> str:
-    line = "".join(c if c.isprintable() else " " for c in name).strip() or "(no name)"
+    line = "".join(c if c.isprintable() else " " for c in written(name)).strip() or "(no name)"
     return line if len(line) <= most else line[: most - 2] + ".."
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.lettering import lettering, without_boxes
 from headway.rundir import disk
 from headway.strict_json import strict
 from headway.values import write_atomic
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]  # one mapping a line of a CSV file; all with the same keys
 DPI = 130
+FOOTER = 0.2  # inches under a figure, for the run's name
 
 
 class NotApplicable(Exception):
@@ -37,6 +39,8 @@ class Finding:
     tables: Mapping[str, Rows] = field(default_factory=dict)
     alt: str = ""  # what the figure shows, for whoever cannot see it
     draw: Callable[[], Figure] | None = field(default=None, repr=False, compare=False)
+    run: tuple[str, ...] = ()  # the run it is of: recipe, data, seed; none where several are drawn together
+    class_names: Sequence[str] = ()  # as the figure shows them, so that it is drawn in fonts that have their letters
 
     def record(self) -> dict[str, Any]:
         """The finding without its figure, fit for JSON."""
@@ -53,7 +57,7 @@ class Finding:
         if self.draw:
             files[folder / f"{self.name}.png"] = self.picture()
         record = json.dumps(self.record(), allow_nan=False) + "\n"
-        with disk(folder / self.name):
+        with disk(folder / self.name, "look again"):
             forget(folder, self.name)
             try:
                 for path, data in files.items():
@@ -69,10 +73,41 @@ class Finding:
         """The figure as PNG; what the plotter has to say of letters it lacks is of no use to anybody."""
         assert self.draw is not None
         png = io.BytesIO()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), lettering(self.class_names):
             warnings.simplefilter("ignore")
             self.draw().savefig(png, format="png", dpi=DPI)
-        return png.getvalue()
+            return with_footer(png.getvalue(), self.run) if self.run else png.getvalue()
+
+
+def with_footer(png: bytes, run: Sequence[str]) -> bytes:
+    """The picture with its run's name in a strip below, so that nothing in it has to give way."""
+    from PIL import Image
+
+    strip, whole = io.BytesIO(), io.BytesIO()
+    above = Image.open(io.BytesIO(png))
+    footer(above.width / DPI, run).savefig(strip, format="png", dpi=DPI)
+    below = Image.open(strip)
+    both = Image.new(above.mode, (above.width, above.height + below.height), "white")
+    both.paste(above, (0, 0))
+    both.paste(below, (0, above.height))
+    both.save(whole, format="png")
+    return whole.getvalue()
+
+
+def footer(width: float, run: Sequence[str]) -> Figure:
+    """One small line of so many inches; a long recipe is shortened, data and seed stay."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, FOOTER))
+    recipe, *rest = (without_boxes("".join(c if c.isprintable() else " " for c in part)) for part in run)
+    style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 7, "color": "0.4", "parse_math": False}
+    text = figure.text(1 - 0.08 / width, 0.5, ", ".join((recipe, *rest)), **style)
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    while text.get_window_extent(renderer).x0 < 0 and len(recipe) > 1:
+        recipe = recipe.removesuffix("…")[:-1] + "…"
+        text.set_text(", ".join((recipe, *rest)))
+    return figure
 
 
 def forget(folder: Path, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def look(subject: Subject, names: Sequence[str], folder: Path, step: Callable[[i
         try:
             if subject.no_model and name not in WITHOUT_MODEL:
                 raise NotApplicable(subject.no_model)
-            finding = diagnostic(name)(subject)
+            finding = replace(diagnostic(name)(subject), run=subject.title, class_names=subject.names)
             finding.save(folder)
             looked.findings.append(finding)
             continue

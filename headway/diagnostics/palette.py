@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from headway.lettering import written
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -31,7 +33,7 @@ def blank(width: float, height: float) -> Figure:
 
 def label(text: str, most: int = 16) -> str:
     """A name as plain text on one line: nothing in it is markup, nothing hides it, nothing overruns its place."""
-    line = "".join(c if c.isprintable() else " " for c in str(text)).strip()
+    line = "".join(c if c.isprintable() else " " for c in written(str(text))).strip()
     short = line if len(line) <= most else line[: most - 1] + "…"
     return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
 

@@ -80,6 +80,12 @@ class Subject:
         """What the classes are called."""
         return [str(n) for n in self.task.dataset.class_names]
 
+    @property
+    def title(self) -> tuple[str, ...]:
+        """Which run this is, for people: recipe, data and seed."""
+        recipe = str(self.saved.run.config.get("label") or self.saved.recipe.title)
+        return recipe, self.task.dataset.name, f"seed {self.task.seed}"
+
     @cached_property
     def net(self) -> Net:
         """The global model after the last round, before any calibration."""

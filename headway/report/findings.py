@@ -20,7 +20,7 @@ from headway.report.markup import Markup, details, el, join, plain, prose, table
 from headway.report.parts import NOTHING, counted, index_of, labelled, listed, name_of, section
 from headway.report.svg import shortened
 from headway.report.telling import Telling
-from headway.rundir import prepare_folder
+from headway.rundir import COPY_THE_RUN, prepare_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -256,7 +256,7 @@ def diagnose(g: Gathered, tell: Telling) -> None:
 def diagnose_one(path: Path, names: Sequence[str], before: int, tell: Telling) -> None:
     """These diagnostics of one run, `before` steps of the whole being done already."""
     subject = Subject.of(path, tell.say)
-    prepare_folder(path / "diagnostics")
+    prepare_folder(path / "diagnostics", f"run={path}", COPY_THE_RUN)
     looked = look(
         subject, names, path / "diagnostics",
         lambda done, name: tell.at(before + done, f"{path}: {name}") if name else None,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
-from headway.errors import CheckpointError, ConfigError, HeadwayError
+from headway.errors import CheckpointError, ConfigError, HeadwayError, to_copy
 from headway.experiment import check_config
 from headway.report.svg import shortened
 from headway.report.telling import SILENT, Telling
@@ -232,10 +232,10 @@ def run_folders(path: Path) -> list[Path]:
     if (path / "config.json").exists():
         return [path]
     if not path.is_dir():
-        raise CheckpointError(f"run={path}: there is no such folder; give the --out of a run or of a comparison")
+        raise CheckpointError(f"run={path}: there is no such folder; give the folder of a run or of a comparison")
     found = [folder for folder in found_runs.run_folders(path) if (folder / "config.json").exists()]
     if not found:
-        raise CheckpointError(f"run={path}: no run is in this folder; give the --out of a run or of a comparison")
+        raise CheckpointError(f"run={path}: no run is in this folder; give the folder of a run or of a comparison")
     return found
 
 
@@ -248,7 +248,8 @@ def read(path: Path) -> Entry:
     summary = run.summary if run.done else None
     if not rows and summary is None:
         raise CheckpointError(
-            f"run={path}: it has not ended a single round, so there is nothing to show; `headway resume {path}` first, "
+            f"run={path}: it has not ended a single round, so there is nothing to show; "
+            f"{to_copy('resume', path)} first, "
             f"or leave it out"
         )
     times = {
@@ -264,7 +265,7 @@ def read(path: Path) -> Entry:
         _ = entry.figures, entry.clients, entry.wanted
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         where = path / ("summary.json" if summary is not None else "metrics.jsonl")
-        raise CheckpointError(f"{where} is damaged ({error}); run it again into another --out") from None
+        raise CheckpointError(f"{where} is damaged ({error}); make the run again in another folder") from None
     return entry
 
 
@@ -272,7 +273,7 @@ def _is_row(row: Any, path: Path) -> bool:
     good = isinstance(row, dict) and isinstance(row.get("round"), int)
     numbers = good and all(isinstance(row.get(name), int | float | None) for name in NUMBERS)
     if not numbers:
-        raise CheckpointError(f"{path} is damaged: a line is not a round's; run it again into another --out")
+        raise CheckpointError(f"{path} is damaged: a line is not a round's; make the run again in another folder")
     return True
 
 
@@ -289,7 +290,9 @@ def _held(path: Path) -> Held | None:
             str(found["spec"]), str(found["hash"]), counts, [str(name) for name in found.get("class_names", ())]
         )
     except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{path} is damaged: it lacks who holds what; run it again into another --out") from None
+        raise CheckpointError(
+            f"{path} is damaged: it lacks who holds what; make the run again in another folder"
+        ) from None
 
 
 def finite(value: Any) -> float | None:
@@ -351,8 +354,8 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
 def check_some(paths: Sequence[str]) -> list[Path]:
     """The folders a user named, none of them empty text."""
     if not paths:
-        raise ConfigError("run: none was given; give the --out of a run or of a comparison, such as runs/demo")
+        raise ConfigError("run: none was given; give the folder of a run or of a comparison, such as runs/demo")
     for text in paths:
         if not str(text).strip():
-            raise ConfigError(f"run={text!r}: it is empty; give the --out of a run, such as runs/mine")
+            raise ConfigError(f"run={text!r}: it is empty; give the folder of a run, such as runs/mine")
     return [Path(text) for text in paths]

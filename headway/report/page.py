@@ -61,7 +61,8 @@ def prepared(
         check_place(place, overwrite)
     g = gather(folders, tell)
     check_place(place, overwrite)
-    prepare_folder(place.parent)
+    asked = f"out={out}" if out is not None else f"run={place.parent}"
+    prepare_folder(place.parent, asked, "choose another --out" if out is not None else "name another place with --out")
     return place, g
 
 

@@ -106,7 +106,7 @@ FIGURES = {
                (Scene(("fedavg", "fedetf"), ("dir(0.05)",)),), ("traces", "consistency", "collapse"),
                ("consistency", "collapse"), "alignment"),
         Preset("fedetf/fig6", "feature dimension against accuracy and neural-collapse error; stages of Algorithm 2",
-               (Scene(DIMENSIONS, ("dir(0.1)",)),), ("collapse", "traces"), joint="dimension"),
+               (Scene((*DIMENSIONS, *FEDAVG), ("dir(0.1)",)),), ("collapse", "traces"), joint="dimension"),
         Preset("fedetf/fig7", "who holds which labels", (Scene(FEDAVG, ("dir(0.1)", "dir(0.05)")),), ("labels",),
                joint="labels"),
         Preset("fedetf/fig8", "accuracy of the global model over rounds, alpha 0.1",

@@ -175,7 +175,7 @@ def summary_of(diagnostic: str, key: str) -> Callable[[Curve], float | None]:
 
 
 def dimension(curves: Sequence[Curve]) -> list[Panel]:
-    """Figure 6 of FedETF: (a) by the dimension of the ETF, (b) over the stages of Algorithm 2."""
+    """Figure 6 of FedETF: (a) by the dimension of the ETF, (b) over Algorithm 2's stages, beside FedAvg's level."""
     measures = {
         "accuracy, %": accuracy, "neural-collapse error, features": summary_of("collapse", "error"),
         "neural-collapse error, projected": summary_of("collapse", "error_seen"),
@@ -185,6 +185,11 @@ def dimension(curves: Sequence[Curve]) -> list[Panel]:
         for c in curves
         if (place := re.search(DIMENSION, c.method))
     }
+    order = next((list(c.stages) for c in curves if c.stages), [])
+    for c in curves:
+        own = c.run.summary.get("personal")  # after one more local training, as the paper finetunes what is not FedETF
+        if order and own and not re.search(DIMENSION, c.method):
+            stages[f"{c.method}, finetuned"] = [(stage, 100 * own["mean"]) for stage in order]
     panels = against(curves, DIMENSION, "dimension of the ETF", measures)
     return [*panels, Panel("personalisation, stage by stage", "stage", "mean personal accuracy, %", stages)]
 

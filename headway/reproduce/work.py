@@ -15,7 +15,7 @@ from headway.errors import DataError, HeadwayError
 from headway.experiment import Options
 from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
-from headway.rundir import Run, read_json, read_model
+from headway.rundir import Run, is_done, read_json, read_model
 from headway.settings import Settings
 from headway.task import Task
 
@@ -42,7 +42,7 @@ def measure(cells: Sequence[Cell], seeds: Sequence[int], out: Path, options: Opt
             refused.setdefault(name, why)
             continue
         make = makers.setdefault(cell.settings.data, same_data(options))
-        there = sum(Run(out / "runs" / name / f"seed-{seed}").done for seed in seeds) if not options.overwrite else 0
+        there = sum(is_done(out / "runs" / name / f"seed-{seed}") for seed in seeds) if not options.overwrite else 0
         reused = f"; {there} of {len(seeds)} seeds finished before, taken as they are" if there else ""
         options.progress.say(f"training {number} of {len(names)}: {cell.training}, {cell.settings.partition}{reused}")
         try:
@@ -160,5 +160,5 @@ def per_client(run: Run, task: Task) -> dict[int, float]:
 def seconds(cells: Sequence[Cell], seeds: Sequence[int], out: Path) -> float:
     """What the rounds of all trainings took, evaluation included."""
     folders = {folder_of(cell) for cell in cells}
-    runs = [Run(out / "runs" / name / f"seed-{seed}") for name in sorted(folders) for seed in seeds]
-    return sum(run.summary["seconds"] for run in runs if run.done)
+    places = [out / "runs" / name / f"seed-{seed}" for name in sorted(folders) for seed in seeds]
+    return sum(Run(place).summary["seconds"] for place in places if is_done(place))

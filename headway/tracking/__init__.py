@@ -136,9 +136,10 @@ def replay(out: Path, names: Sequence[str]) -> None:
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
-    """The rounds so far as trackers see them: metrics and times."""
-    times = {t["round"]: t for t in read_table(out / "timings.jsonl")}
-    return [row | times.get(row["round"], {}) for row in read_table(out / "metrics.jsonl")]
+    """The rounds so far as trackers see them live: what was watched, metrics and times."""
+    seen, times = ({r["round"]: r for r in read_table(out / f"{name}.jsonl")} for name in ("watch", "timings"))
+    rows = read_table(out / "metrics.jsonl")
+    return [seen.get(row["round"], {}) | row | times.get(row["round"], {}) for row in rows]
 
 
 def numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -89,6 +90,6 @@ def say_offline(folder: Path) -> None:
     """Once for all runs of a comparison."""
     print(
         f"headway: note: wandb has no API key, so it tracks offline; `wandb login`, then "
-        f"`wandb sync {folder}/wandb/offline-run-*` sends it",
+        f"`wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*` sends it",
         file=sys.stderr,
     )

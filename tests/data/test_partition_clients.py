@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,13 @@ def test_a_renamed_file_is_the_same_data_in_the_same_hands() -> None:
     run("--data=hospitals.csv", "--train-size=100", "--clients=5", "--out=b")
     for key in ("data_hash", "partition_hash"):
         assert read("a/config.json")["identity"][key] == read("b/config.json")["identity"][key]
+
+
+def test_every_fact_of_a_partition_is_printed_under_a_name_of_its_own():
+    words = ("partition", "--train-size=300", "--partition=dir(0.001,empty=drop)", "--clients=100")
+    told, shown = headway(*words, "--json").json, headway(*words).out
+    facts = re.findall(r"^(\w+): (.*)$", shown, re.MULTILINE)
+    names = [name for name, _ in facts]
+    assert len(set(names)) == len(names)
+    assert dict(facts)["empty_clients"] == str(told["describe"]["empty"])
+    assert dict(facts)["empty_client_ids"] == str(told["notes"]["empty"])

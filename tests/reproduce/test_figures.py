@@ -3,13 +3,15 @@
 import csv
 import json
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from calling import headway as call
 
 from headway.errors import ConfigError
 from headway.published import PAPERS
-from headway.reproduce import figures, plan
+from headway.reproduce import figures, joint, plan
 from headway.reproduce.joint import JOINTS, Panel, finding_of, value_of
 from headway.reproduce.protocols import PROTOCOLS
 
@@ -220,16 +222,37 @@ def test_cuts_published_numbers_and_settings_are_told(tmp_path):
     assert "ours: data=digits, model=mlp_small, train_size=300, test_size=100" in said
 
 
+def test_finetuned_fedavg_is_the_reference_of_the_stages():
+    # Figure 6b of FedETF, section 5.3: after stage 0 "better results than the baseline FedAvg with finetuning"
+    def run(method, stages, personal):
+        told = SimpleNamespace(summary={"personal": personal})
+        return SimpleNamespace(
+            method=method, partition="dir(0.1)", acc=50.0, stages=stages, run=told, summary=lambda *_: None
+        )
+
+    etf = [run(f"fedavg+etfproj(d={d})+balanced+algorithm2", {"received": 0.2, "0": 0.8}, None) for d in (10, 32)]
+    lines = joint.dimension([*etf, run("fedavg", {}, {"mean": 0.7})])[-1].lines
+    assert lines["fedavg, finetuned"] == [("received", 70.0), ("0", 70.0)]
+    assert list(lines) == ["d=10", "d=32", "fedavg, finetuned"]
+    assert "fedavg, finetuned" not in joint.dimension([*etf, run("fedavg", {}, None)])[-1].lines  # it diverged
+    assert joint.dimension([run("fedavg", {}, {"mean": 0.7})])[-1].lines == {}  # of no stages
+    assert {r.method for r in figures.FIGURES["fedetf/fig6"].rows()} == {*figures.DIMENSIONS, "fedavg"}
+
+
 @pytest.mark.slow
 def test_dimension_against_accuracy_collapse_and_stages(tmp_path):
-    words = [f"fedavg+etfproj(d={d})+balanced+algorithm2" for d in (10, 32)]
+    words = [*(f"fedavg+etfproj(d={d})+balanced+algorithm2" for d in (10, 32)), "fedavg"]
     made = draw("fedetf/fig6", tmp_path, rows=",".join(words))
     rows = points(tmp_path, "fig6")
     accs = {row["x"]: float(row["y"]) for row in rows if row["panel"] == "accuracy, %"}
-    assert accs == {d: pytest.approx(run["ours"], rel=1e-5) for d, run in zip(("10", "32"), made["runs"], strict=True)}
+    etf = dict(zip(("10", "32"), made["runs"], strict=False))
+    assert accs == {d: pytest.approx(run["ours"], rel=1e-5) for d, run in etf.items()}
     stages = [row["x"] for row in rows if row["panel"].startswith("personalisation") and row["line"] == "d=32"]
     assert stages == list(made["runs"][1]["stages"])
     assert stages
+    level = {row["x"]: float(row["y"]) for row in rows if row["line"] == "fedavg, finetuned"}
+    own = json.loads(Path(made["runs"][2]["run"], "summary.json").read_text())["personal"]["mean"]
+    assert level == dict.fromkeys(stages, pytest.approx(100 * own, rel=1e-5))
 
 
 def test_accuracy_against_alpha(tmp_path):
