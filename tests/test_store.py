@@ -1,10 +1,13 @@
 """Where clients' memory rests: in memory, on disk, or both, to the same bits."""
 
+import pytest
 import torch
 import toy
 
 from headway import rounds
-from headway.engine import ClientStore, LocalEngine, SpillingStore
+from headway.diagnostics.accuracy import global_score, personal_ids, received_score
+from headway.engine import ClientStore, DirectoryStore, LocalEngine, SpillingStore
+from headway.engine import store as store_module
 from headway.methods import recipe as parse
 from headway.state import Client
 from headway.tree import Tree
@@ -43,3 +46,32 @@ def test_spilling_changes_no_bit(tmp_path):
         states.append(toy.state_of(rounds.run(recipe, task, engine, 4), engine))
     assert list((tmp_path / "rest").iterdir())
     toy.assert_same(*states)
+
+
+@pytest.mark.parametrize("make", [DirectoryStore, lambda folder: SpillingStore(folder, budget=0)])
+@pytest.mark.parametrize(("text", "own"), [("scaffold", False), ("fedper", True), ("ditto", True)])
+def test_an_evaluation_reads_only_clients_whose_model_is_their_own(text, own, make, tmp_path, monkeypatch):
+    """What scaffold's clients remember is no model: they share one prediction, and no file need be opened for it."""
+    task, recipe = toy.skewed(6, train_size=200, local_test="0.25"), parse(text)
+    engines = [LocalEngine(), LocalEngine(make(tmp_path / "rest"))]
+    servers = [rounds.run(recipe, task, engine, 1) for engine in engines]
+    opened, read_raw = [], store_module.read_raw
+    monkeypatch.setattr(store_module, "read_raw", lambda path, device: opened.append(path) or read_raw(path, device))
+    ids = personal_ids(task)
+    found = []
+    for server, engine in zip(servers, engines, strict=True):
+        net = rounds.global_net(server, recipe, task)
+        score = global_score(net, engine, task)
+        found.append(received_score(server, recipe, task, engine, net, score, ids))
+    assert found[0] == found[1]
+    resting = sorted((tmp_path / "rest").iterdir())
+    assert len(resting) >= 5  # of six clients, of whom a spilling store keeps the youngest
+    assert sorted(opened) == (resting if own else [])
+
+
+def test_stores_know_whom_they_hold_without_reading(tmp_path, monkeypatch):
+    stores = [ClientStore(), DirectoryStore(tmp_path / "disk"), SpillingStore(tmp_path / "rest", budget=50)]
+    monkeypatch.delattr(store_module, "read_raw")
+    for store in stores:
+        store.put([client(0), client(1), Client(2, Tree(), {})])  # 2 remembers nothing
+        assert [k in store for k in range(4)] == [True, True, False, False]

@@ -21,6 +21,10 @@ class ClientStore:
     def ids(self) -> list[int]:
         return sorted(self._clients)
 
+    def __contains__(self, k: int) -> bool:
+        """Whether the client remembers anything; asking reads nothing from disk."""
+        return k in self._clients
+
     def get(self, k: int) -> Client | None:
         return self._clients.get(k)
 
@@ -54,6 +58,9 @@ class SpillingStore(ClientStore):
 
     def ids(self) -> list[int]:
         return sorted({*self._clients, *(self._disk.ids() if self._disk else [])})
+
+    def __contains__(self, k: int) -> bool:
+        return k in self._clients or (self._disk is not None and k in self._disk)
 
     def get(self, k: int) -> Client | None:
         if k in self._clients:
@@ -92,6 +99,9 @@ class DirectoryStore(ClientStore):
 
     def ids(self) -> list[int]:
         return sorted(self._ids)
+
+    def __contains__(self, k: int) -> bool:
+        return k in self._ids
 
     def get(self, k: int) -> Client | None:
         if k not in self._ids:
