@@ -13,8 +13,8 @@ from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
-from headway.engine import ClientStore, LocalEngine
-from headway.engine.choice import set_threads
+from headway.engine import LocalEngine
+from headway.engine.choice import passing_store, set_threads
 from headway.errors import CheckpointError, RecipeError
 from headway.experiment import Options, check_config
 from headway.methods import recipe as parse_recipe
@@ -92,8 +92,8 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
         say(f"checkpoint {what} is damaged and was passed over")
     if found is None or found.server.round != run.summary["rounds"]:
         raise CheckpointError(f"{path} has lost its last checkpoint; run it again into another --out")
-    store = ClientStore()
-    store.put(found.clients)
+    store = passing_store(task, run.config["options"]["store"])
+    found.fill(store)
     return Saved(run, recipe, task, found.server, LocalEngine(store))
 
 

@@ -312,9 +312,7 @@ class Experiment:
             truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
             self.server, self._saved_round = found.server, found.server.round
-            for pack in found.packs():
-                self.engine.store.put(pack)
-            self.engine.store.changed.clear()
+            found.fill(self.engine.store)
             self.rows = list(read_table(self.out / "metrics.jsonl"))
 
     def _tick(self, done: int, total: int) -> None:

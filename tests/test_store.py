@@ -4,11 +4,14 @@ import pytest
 import torch
 import toy
 
-from headway import rounds
+from headway import machine, rounds
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, SpillingStore
 from headway.engine import store as store_module
+from headway.experiment import Options, Progress, execute, resume
 from headway.methods import recipe as parse
+from headway.rundir import read_model
+from headway.settings import settings
 from headway.state import Client
 from headway.tree import Tree
 
@@ -75,3 +78,27 @@ def test_stores_know_whom_they_hold_without_reading(tmp_path, monkeypatch):
     for store in stores:
         store.put([client(0), client(1), Client(2, Tree(), {})])  # 2 remembers nothing
         assert [k in store for k in range(4)] == [True, True, False, False]
+
+
+class Cut(Progress):
+    """Ends a run after its second round, as a power cut would."""
+
+    def round(self, row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_resumed_with_little_memory_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    s = settings({"clients": 6, "rounds": 4, "sampling": 0.5, "train_size": 200, "model": "mlp_small"})
+    whole = execute("scaffold+fedper", s, tmp_path / "whole").path
+    with pytest.raises(KeyboardInterrupt):
+        execute("scaffold+fedper", s, tmp_path / "cut", Options(progress=Cut(), checkpoint_seconds=0))
+    monkeypatch.setattr(machine, "memory", lambda: 0)
+    written, write = set(), store_module.write_values
+    monkeypatch.setattr(store_module, "write_values", lambda path, c: written.add(path) or write(path, c))
+    resumed = resume(tmp_path / "cut").path
+    assert len(written) >= 3  # those of the first two rounds, but for one that stays in memory
+    assert {path.parent for path in written} == {resumed / "working"}
+    assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    for file in ("model.safetensors", "clients/0.safetensors", "clients/5.safetensors"):
+        toy.assert_same(read_model(resumed / file)[0], read_model(whole / file)[0])
