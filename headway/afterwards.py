@@ -16,12 +16,12 @@ from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import LocalEngine
 from headway.engine.choice import passing_store, set_threads
 from headway.errors import CheckpointError, RecipeError
-from headway.experiment import Options, check_config
+from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
 from headway.outcome import Outcome
 from headway.recipes import Recipe, spell
-from headway.rundir import Run, prepare_folder, save_tensors
+from headway.rundir import Run, check_config, prepare_folder, save_tensors
 from headway.settings import settings
 from headway.state import Server
 from headway.task import Task, build

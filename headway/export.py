@@ -25,13 +25,12 @@ from torch import Tensor, nn
 
 import headway
 from headway.errors import CheckpointError, ConfigError, ModelError, nearest
-from headway.experiment import check_config
 from headway.export_models import Chosen, choose
 from headway.export_place import KINDS, check_free, check_name
 from headway.heads import NearestHead
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net, chunks, normalises_by_batch
-from headway.rundir import Run, prepare_folder
+from headway.rundir import Run, check_config, prepare_folder
 from headway.settings import settings
 from headway.task import Task, build
 from headway.values import write_atomic
