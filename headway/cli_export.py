@@ -22,7 +22,10 @@ def export_command(
     overwrite: bool = typer.Option(False, "--overwrite", help="replace a file that headway did not export"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
-    """A model file for others: onnx and torch predict without headway, safetensors holds the weights."""
+    """A run's model as a file for others, checked.
+
+    onnx and torch predict without headway; safetensors holds the weights alone.
+    """
     from headway.cli import emit
 
     samples = None if check == "all" else number("check", check, int, 0, also="all or ")
