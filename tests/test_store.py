@@ -1,5 +1,7 @@
 """Where clients' memory rests: in memory, on disk, or both, to the same bits."""
 
+import weakref
+
 import pytest
 import torch
 import toy
@@ -13,7 +15,7 @@ from headway.methods import recipe as parse
 from headway.rundir import read_model
 from headway.settings import settings
 from headway.state import Client
-from headway.tree import Tree
+from headway.tree import Tree, mean
 
 
 def client(k, size=10):
@@ -78,6 +80,32 @@ def test_stores_know_whom_they_hold_without_reading(tmp_path, monkeypatch):
     for store in stores:
         store.put([client(0), client(1), Client(2, Tree(), {})])  # 2 remembers nothing
         assert [k in store for k in range(4)] == [True, True, False, False]
+
+
+def test_the_mean_of_personal_parts_reads_one_client_after_another(tmp_path):
+    """All at once may not fit into memory, and the sum is the same."""
+    task, recipe = toy.skewed(6, train_size=200), parse("fedper")
+    alive, most = weakref.WeakSet(), []
+
+    class Counting(DirectoryStore):
+        def get(self, k):
+            found = super().get(k)
+            if found is not None:
+                alive.update(found.personal.values())
+                most.append(len(alive))
+            return found
+
+    engine = LocalEngine(Counting(tmp_path / "rest"))
+    server = rounds.run(recipe, task, engine, 1)
+    personal = [engine.store.get(k).personal for k in engine.store.ids()]
+    expected, each = mean(personal, [1 / 6] * 6), len(personal[0])
+    del personal
+    alive.clear()
+    most.clear()
+    found = rounds.with_mean_of_personal(server, engine.store)
+    toy.assert_same(found.w.only(expected.__contains__), expected)
+    assert len(most) == 6
+    assert max(most) <= 2 * each  # the one at hand and the one before it
 
 
 class Cut(Progress):
