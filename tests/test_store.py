@@ -1,5 +1,7 @@
 """Where clients' memory rests: in memory, on disk, or both, to the same bits."""
 
+import errno
+import os
 import weakref
 
 import pytest
@@ -10,6 +12,7 @@ from headway import machine, rounds
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine import ClientStore, DirectoryStore, LocalEngine, SpillingStore
 from headway.engine import store as store_module
+from headway.errors import DiskError
 from headway.experiment import Options, Progress, execute, resume
 from headway.methods import recipe as parse
 from headway.rundir import read_model
@@ -106,6 +109,20 @@ def test_the_mean_of_personal_parts_reads_one_client_after_another(tmp_path):
     toy.assert_same(found.w.only(expected.__contains__), expected)
     assert len(most) == 6
     assert max(most) <= 2 * each  # the one at hand and the one before it
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path, monkeypatch):
+    def full(path, value):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_module, "write_values", full)
+    with pytest.raises(DiskError) as told:
+        SpillingStore(tmp_path / "rest", budget=50).put([client(0), client(1)])
+    assert str(told.value) == (
+        f"what client 0 remembers cannot be written to {tmp_path / 'rest'} (No space left on device); "
+        f"free space there, then `headway resume` the run or give the command again"
+    )
+    assert told.value.exit_code == 74
 
 
 class Cut(Progress):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from headway.errors import DiskError
 from headway.state import Client
 from headway.values import read_raw, write_values
 
@@ -111,6 +112,12 @@ class DirectoryStore(ClientStore):
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:
             if not client.blank:
-                write_values(self.folder / f"{client.id}.safetensors", client)
+                try:
+                    write_values(self.folder / f"{client.id}.safetensors", client)
+                except OSError as error:
+                    raise DiskError(
+                        f"what client {client.id} remembers cannot be written to {self.folder} ({error.strerror}); "
+                        f"free space there, then `headway resume` the run or give the command again"
+                    ) from error
                 self._ids.add(client.id)
                 self.changed.add(client.id)
