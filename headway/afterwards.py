@@ -13,15 +13,15 @@ from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
-from headway.engine import ClientStore, LocalEngine
-from headway.engine.choice import set_threads
+from headway.engine import LocalEngine
+from headway.engine.choice import passing_store, set_threads
 from headway.errors import CheckpointError, RecipeError, to_copy
-from headway.experiment import Options, check_config
+from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
 from headway.outcome import Outcome
 from headway.recipes import Recipe, spell
-from headway.rundir import COPY_THE_RUN, Run, check_writable, prepare_folder, save_tensors
+from headway.rundir import COPY_THE_RUN, Run, check_config, check_writable, prepare_folder, save_tensors
 from headway.settings import settings
 from headway.state import Server
 from headway.task import Task, build
@@ -90,8 +90,8 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
         say(f"checkpoint {what} is damaged and was passed over")
     if found is None or found.server.round != run.summary["rounds"]:
         raise CheckpointError(f"{path} has lost its last checkpoint; make the run again in another folder")
-    store = ClientStore()
-    store.put(found.clients)
+    store = passing_store(task, run.config["options"]["store"])
+    found.fill(store)
     return Saved(run, recipe, task, found.server, LocalEngine(store))
 
 

@@ -35,9 +35,11 @@ class Checkpoint:
     packs: Callable[[], Iterator[list[Client]]]  # read one after another: all at once may not fit into memory
     extra: dict[str, Any]
 
-    @property
-    def clients(self) -> list[Client]:
-        return sorted((client for pack in self.packs() for client in pack), key=lambda c: c.id)
+    def fill(self, store: ClientStore) -> None:
+        """All clients into an empty store, a pack at a time, so that the store decides what stays in memory."""
+        for pack in self.packs():
+            store.put(pack)
+        store.changed.clear()  # the checkpoint has them
 
 
 class Checkpoints:

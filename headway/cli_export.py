@@ -22,7 +22,10 @@ def export_command(
     overwrite: bool = typer.Option(False, "--overwrite", help="replace a file that headway did not export"),
     as_json: bool = typer.Option(False, "--json", help="print JSON"),
 ) -> None:
-    """A model file that predicts without headway."""
+    """A run's model as a file for others, checked.
+
+    onnx and torch predict without headway; safetensors holds the weights alone.
+    """
     from headway.cli import emit
 
     samples = None if check == "all" else number("check", check, int, 0, also="all or ")
@@ -46,9 +49,12 @@ def print_export(console: Console, result: dict[str, Any]) -> None:
     ]
     if found := result["check"]:
         ties = f", {counted(found['ties'], 'numeric tie')}" if found["ties"] else ""
-        where = "without headway" if result["to"] != "safetensors" else "read without headway"
+        where = "checked without headway:"
+        if "tensors_equal" in found:
+            whose = f"its {counted(found['tensors_equal'], 'tensor')} are the model's bit for bit"
+            where = f"checked: read without headway, {whose}; in headway's network they give"
         lines.append(
-            f"checked {where}: {found['equal']}/{found['samples']} classes equal{ties}, largest logit difference "
+            f"{where} {found['equal']}/{found['samples']} classes equal{ties}, largest logit difference "
             f"{found['largest_difference']:.2g}"
         )
     else:

@@ -28,9 +28,9 @@ from headway.opening import can_continue, clear, write_head
 from headway.outcome import Outcome
 from headway.recipes import Recipe
 from headway.rundir import (
-    FORMAT,
     Run,
     append,
+    check_config,
     check_is_run,
     flush,
     locked,
@@ -313,9 +313,7 @@ class Experiment:
             truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
             self.server, self._saved_round = found.server, found.server.round
-            for pack in found.packs():
-                self.engine.store.put(pack)
-            self.engine.store.changed.clear()
+            found.fill(self.engine.store)
             self.rows = list(read_table(self.out / "metrics.jsonl"))
 
     def _tick(self, done: int, total: int) -> None:
@@ -383,21 +381,3 @@ def check_fits(recipe: Recipe, dim: int, classes: int, s: Settings) -> None:
         recipe.check(recipe, dim, classes)
     except WidthError as error:
         raise WidthError(f"{error} (model={s.model}, data={s.data})") from None
-
-
-def check_config(config: Any, out: Path) -> None:
-    """Refuse a config.json that another program, version or hand wrote."""
-    parts = {"recipe": str, "settings": dict, "options": dict, "identity": dict, "format": int}
-    lacks = [
-        key for key, kind in parts.items() if not isinstance(config, dict) or not isinstance(config.get(key), kind)
-    ]
-    if not lacks:
-        lacks = [f"options.{key}" for key in ("device", "threads", "engine", "store") if key not in config["options"]]
-    if lacks:
-        raise CheckpointError(
-            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; make the run again in another folder"
-        )
-    if config["format"] != FORMAT:
-        raise CheckpointError(
-            f"{out} has format {config['format']} and this headway reads {FORMAT}; use the version that wrote it"
-        )

@@ -1,4 +1,7 @@
-"""A run's model as a file that predicts without headway, and the proof: it is run and must agree."""
+"""A run's model as a file for others, and the proof: it is run without headway and must agree.
+
+Plain tensors cannot run: of them the proof is that another process reads the model's own, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ from headway.values import write_atomic
 NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 ALONE = Path(__file__).with_name("export_alone.py")
 TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
+WEIGHTS_ALONE = "it holds weights and no network, which predicting needs; --to onnx and --to torch hold both"
 TIE = 1e-4  # of the largest logit: classes closer than this may change places by rounding
 
 
@@ -129,8 +133,16 @@ def export(
     agreement = None if check == 0 else agreed(to, data, chosen, task, check)
     prepare_folder(folder, *asked)
     write_atomic(place, data)
-    shown = None if agreement is None else agreement.record()
-    return {"file": str(place), "to": to, "bytes": len(data), "check": shown, "note": chosen.note, **facts}
+    shown = None if agreement is None else agreement.record() | checked_by(to, chosen)
+    notes = [text for text in (chosen.note, WEIGHTS_ALONE if to == "safetensors" else None) if text]
+    return {"file": str(place), "to": to, "bytes": len(data), "check": shown, "note": "; ".join(notes) or None, **facts}
+
+
+def checked_by(to: str, chosen: Chosen) -> dict[str, Any]:
+    """Who predicted in the check; of plain tensors also how many another process found to be the model's."""
+    if to == "safetensors":
+        return {"run_by": "headway", "tensors_equal": len(chosen.net.tensors())}
+    return {"run_by": "the file alone"}
 
 
 def check_kind(to: str) -> None:
@@ -211,7 +223,7 @@ def written(to: str, chosen: Chosen, task: Task, facts: dict[str, Any]) -> bytes
         why = " ".join(str(error).split())[:200]
         raise ModelError(
             f"model={task.settings.model}: it cannot be exported as {to} ({type(error).__name__}: {why}); "
-            f"keep data-dependent branches out of its forward, or use --to safetensors"
+            f"keep data-dependent branches out of its forward, or use --to safetensors, which holds the weights alone"
         ) from error
 
 
@@ -324,7 +336,10 @@ def answers(net: Net, personal: bool, x: Tensor) -> NDArray[Any]:
 
 
 def run_alone(to: str, data: bytes, x: Tensor, chosen: Chosen, task: Task) -> NDArray[Any]:
-    """The logits of a fresh process that has the file, the inputs, and no headway."""
+    """The logits of a fresh process that has the file, the inputs, and no headway.
+
+    Plain tensors are only read there, and must be the model's; their logits are those of headway's own net around them.
+    """
     with tempfile.TemporaryDirectory(prefix="headway-export-") as folder:
         file, inputs, answer = (Path(folder) / name for name in (f"model{KINDS[to]}", "x.npy", "answer"))
         file.write_bytes(data)

@@ -17,10 +17,9 @@ import filelock
 
 from headway.comparison import FIGURES
 from headway.errors import CheckpointError, ConfigError, HeadwayError, nearest
-from headway.experiment import check_config
 from headway.opening import OWN_FOLDERS
 from headway.progress import counted
-from headway.rundir import Run
+from headway.rundir import Run, check_config
 from headway.settings import Settings
 from headway.tracking import SHARED_FOLDERS
 

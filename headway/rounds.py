@@ -144,10 +144,14 @@ def has_global_model(recipe: Recipe, task: Task) -> bool:
 
 
 def with_mean_of_personal(server: Server, store: ClientStore) -> Server:
-    """The server with the plain average of what clients keep for themselves: a global head where none is trained."""
-    personal = [client.personal for k in store.ids() if (client := store.get(k)) is not None and client.personal]
-    if not personal:
+    """The server with the plain average of what clients keep for themselves: a global head where none is trained.
+
+    Clients are read one after another: all at once may not fit into memory.
+    """
+    ids = store.ids()
+    shares = ((1 / len(ids)) * client.personal for k in ids if (client := store.get(k)) is not None)
+    means = sum(shares)
+    if not means:  # under one recipe either all clients keep something or none does
         return server
-    means = mean(personal, [1 / len(personal)] * len(personal))
     w, stats = (tree | means.only(tree.__contains__) for tree in (server.w, server.stats))
     return replace(server, w=w, stats=stats)

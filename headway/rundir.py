@@ -162,6 +162,24 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path} is damaged: it is not JSON; make the run again in another folder") from None
 
 
+def check_config(config: Any, out: Path) -> None:
+    """Refuse a config.json that another program, version or hand wrote."""
+    parts = {"recipe": str, "settings": dict, "options": dict, "identity": dict, "format": int}
+    lacks = [
+        key for key, kind in parts.items() if not isinstance(config, dict) or not isinstance(config.get(key), kind)
+    ]
+    if not lacks:
+        lacks = [f"options.{key}" for key in ("device", "threads", "engine", "store") if key not in config["options"]]
+    if lacks:
+        raise CheckpointError(
+            f"{out / 'config.json'} is not headway's: it lacks {lacks[0]}; make the run again in another folder"
+        )
+    if config["format"] != FORMAT:
+        raise CheckpointError(
+            f"{out} has format {config['format']} and this headway reads {FORMAT}; use the version that wrote it"
+        )
+
+
 def read_table(path: Path) -> Table:
     """The whole lines of a table; a last one without its end is still being written."""
     if not path.exists():

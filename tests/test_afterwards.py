@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,18 +13,20 @@ import torch
 from calling import headway
 from toy import assert_same
 
-from headway import afterwards
+from headway import afterwards, machine
+from headway.engine.store import DirectoryStore
 from headway.errors import CheckpointError, RecipeError
 from headway.experiment import Options, execute
 from headway.rundir import Run, read_model
 from headway.settings import settings
+from headway.state import Client
 
 SMALL = {"clients": 3, "rounds": 2, "train_size": 200, "test_size": 80, "model": "mlp_small", "partition": "dir(0.1)",
          "local_test": "0.25"}  # fmt: skip
 
 
-def ran(text: str, out: Path, **given) -> Run:
-    return execute(text, settings({**SMALL, **given}), out)
+def ran(text: str, out: Path, options: Options | None = None, **given) -> Run:
+    return execute(text, settings({**SMALL, **given}), out, options)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,41 @@ def test_what_clients_and_server_remember_is_used(tmp_path, text: str) -> None:
     calib = "ccvr(epochs=2,replace_head=true)" if text == "fednh" else "ccvr(epochs=2)"
     result = afterwards.calibrate(out, calib)
     assert result["after"] == ran(f"{text}+{calib}", tmp_path / "calibrated").summary["global_acc"]
+
+
+@pytest.mark.parametrize("store", ["auto", "disk"])
+def test_clients_beyond_memory_rest_in_a_folder_that_goes_afterwards(store, tmp_path, monkeypatch) -> None:
+    out = ran("scaffold+fedper", tmp_path / "run", Options(store=store)).path
+    ask = {"calibrate": "ccvr(epochs=2,global_head=mean_of_personal)", "personalise": "ft(epochs=1)"}
+    plenty = {name: getattr(afterwards, name)(out, piece) for name, piece in ask.items()}
+    gc.collect()
+    rest, written, put = tmp_path / "temporary", [], DirectoryStore.put
+    rest.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(rest))
+    monkeypatch.setattr(machine, "memory", lambda: 4000)  # a quarter of it is less than two clients remember
+
+    def noted(self: DirectoryStore, clients: list[Client]) -> None:
+        put(self, clients)
+        written.extend(self.folder.iterdir())
+
+    monkeypatch.setattr(DirectoryStore, "put", noted)
+    for name, piece in ask.items():
+        written.clear()
+        assert_same(getattr(afterwards, name)(out, piece), plenty[name])
+        assert {path.name for path in written} >= {"0.safetensors", "1.safetensors"}
+        assert all(path.is_relative_to(rest) for path in written)
+        gc.collect()
+        assert list(rest.iterdir()) == []
+    assert not (out / "working").exists()
+
+
+def test_loading_a_finished_run_writes_nothing_into_it(tmp_path, monkeypatch) -> None:
+    out = ran("scaffold", tmp_path / "run").path
+    before = sorted(out.rglob("*"))
+    monkeypatch.setattr(machine, "memory", lambda: 0)
+    saved = afterwards.load(out)
+    assert saved.engine.store.ids() == [0, 1, 2]
+    assert sorted(out.rglob("*")) == before
 
 
 def test_a_calibration_takes_the_place_of_the_runs_own(tmp_path) -> None:

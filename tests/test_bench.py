@@ -311,10 +311,10 @@ def test_a_subject_speaks_lines_of_json():
 def test_memory_of_a_family_counts_children_and_shared_pages_once():
     grow = (
         "import os, sys, mmap\n"
-        "room = mmap.mmap(-1, 64 << 20); room.write(b'x' * (64 << 20))\n"  # shared with the child, written by both
+        "room = mmap.mmap(-1, 64 << 20); room.write(b'x' * (64 << 20))\n"  # shared with the child, used by both
         "child = os.fork()\n"
         "own = b'y' * (32 << 20) if child == 0 else b''\n"
-        "_ = room[:] and None\n"
+        "_ = room[::4096]\n"  # touches every page; a copy of the room in either process would count as well
         "print('ready', flush=True) if child == 0 else None\n"
         "sys.stdin.read()\n"
     )

@@ -12,7 +12,7 @@ import toy
 
 from headway import checkpoint, rounds
 from headway.checkpoint import Checkpoints, OtherTask
-from headway.engine import ClientStore, DirectoryStore, LocalEngine
+from headway.engine import ClientStore, DirectoryStore, LocalEngine, SpillingStore
 from headway.engine.transport import Room, from_array, to_array
 from headway.errors import CheckpointError, DiskError
 from headway.methods import recipe as parse
@@ -42,11 +42,17 @@ def saved(folder, count, store=None):
     return points, store
 
 
+def clients_of(found) -> list[Client]:
+    store = ClientStore()
+    found.fill(store)
+    return [store.get(k) for k in store.ids()]
+
+
 def test_value_comes_back_as_it_was(tmp_path):
     saved(tmp_path, 4)
     found, damaged = Checkpoints(tmp_path, SAME).load(CPU)
     toy.assert_same(found.server, server_at(4))
-    toy.assert_same(found.clients, [client(0, 3), client(1, 4), client(2, 2)])
+    toy.assert_same(clients_of(found), [client(0, 3), client(1, 4), client(2, 2)])
     assert (found.extra, damaged) == ({"at": 4}, [])
 
 
@@ -93,7 +99,7 @@ def test_many_packs_are_gathered_into_one(tmp_path):
         points.save(server_at(t), store, {})
         assert len(list(tmp_path.glob("clients-*"))) <= 2 * checkpoint.MOST_PACKS
     found, _ = Checkpoints(tmp_path, SAME).load(CPU)
-    toy.assert_same(found.clients, [client(t, t) for t in range(1, 40)])
+    toy.assert_same(clients_of(found), [client(t, t) for t in range(1, 40)])
 
 
 def test_large_state_is_cut_into_packs(tmp_path, monkeypatch):
@@ -103,7 +109,29 @@ def test_large_state_is_cut_into_packs(tmp_path, monkeypatch):
     Checkpoints(tmp_path, SAME).save(server_at(1), store, {})
     assert len(list(tmp_path.glob("clients-*"))) > 1
     found, _ = Checkpoints(tmp_path, SAME).load(CPU)
-    assert sorted(c.id for c in found.clients) == list(range(9))
+    assert [c.id for c in clients_of(found)] == list(range(9))
+
+
+def test_a_store_is_filled_one_pack_after_another(tmp_path, monkeypatch):
+    """All clients at once may not fit into memory: each pack goes to the store before the next one is read."""
+    monkeypatch.setattr(checkpoint, "PACK_BYTES", 10)  # a client has 8 bytes, so a pack has two
+    store = ClientStore()
+    store.put([client(k, float(k)) for k in range(8)])
+    Checkpoints(tmp_path / "run", SAME).save(server_at(1), store, {})
+    found, _ = Checkpoints(tmp_path / "run", SAME).load(CPU)
+    events, read = [], checkpoint.read_raw
+    monkeypatch.setattr(checkpoint, "read_raw", lambda *args: events.append("read") or read(*args))
+
+    class Noting(SpillingStore):
+        def put(self, clients):
+            super().put(clients)
+            events.append(len(self._clients))
+
+    again = Noting(tmp_path / "rest", budget=8)
+    found.fill(again)
+    assert events == ["read", 1, "read", 1, "read", 1, "read", 1]  # one stays in memory, all others are on disk
+    assert again.changed == set()  # the checkpoint has them: the next one need not write them again
+    toy.assert_same([again.get(k) for k in again.ids()], [client(k, float(k)) for k in range(8)])
 
 
 @pytest.mark.parametrize("kind", ["server", "clients", "round"])

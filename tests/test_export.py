@@ -81,6 +81,7 @@ def test_onnx_runs_without_headway(made):
     assert (end.code, end.err) == (0, "")
     told = end.json
     assert told["check"]["equal"] == told["check"]["samples"] == 80
+    assert told["check"]["run_by"] == "the file alone"
     assert told["check"]["largest_difference"] < 1e-4
     proto = onnx.load("m.onnx")
     (given,) = proto.graph.input
@@ -108,6 +109,35 @@ def test_torch_program_runs_without_headway(made):
     for size in (1, 3, 80):
         z = program.module()(x[:size])
         torch.testing.assert_close(z, made().model()(x[:size]), atol=1e-5, rtol=1e-5)
+
+
+def test_of_plain_tensors_the_check_tells_what_it_is_and_what_it_is_not(made):
+    """They hold no network: another process can say that they are the model's, and only headway's net predicts."""
+    end = headway("export", made().path, "--to", "safetensors", "--out", "m.safetensors")
+    assert (end.code, end.err) == (0, "")
+    *_, checked, note = end.out.splitlines()
+    with safe_open("m.safetensors", framework="np") as f:
+        count = len(f.keys())
+    assert checked == (
+        f"checked: read without headway, its {count} tensors are the model's bit for bit; in headway's network they "
+        "give 80/80 classes equal, largest logit difference 0"
+    )
+    assert note == "note: it holds weights and no network, which predicting needs; --to onnx and --to torch hold both"
+    assert "without headway" not in headway("export", made().path, "--to", "safetensors", "--check=0").out
+    told = headway("export", made().path, "--to", "safetensors", "--json").json
+    assert told["check"]["run_by"] == "headway"
+    assert told["check"]["tensors_equal"] == count
+    assert "weights and no network" in told["note"]
+
+
+def test_a_file_whose_tensors_are_not_the_models_is_refused(made, monkeypatch):
+    def spoilt(chosen, task, facts):
+        return exporting.save({k: v + 1 for k, v in chosen.net.tensors().items()}, {})
+
+    monkeypatch.setattr(exporting, "plain_tensors", spoilt)
+    with pytest.raises(ModelError, match="the tensors read back are not the model's"):
+        export(made().path, "safetensors", out="m.safetensors")
+    assert not Path("m.safetensors").exists()
 
 
 def test_plain_tensors_are_enough_to_build_the_net_by_hand(made):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +18,11 @@ from headway import rounds, tuning
 from headway.engine import ClientStore, LocalEngine, PoolEngine, pool
 from headway.engine.choice import engine_for
 from headway.engine.transport import Room
-from headway.experiment import Options
+from headway.errors import EngineError
+from headway.experiment import Options, execute, resume
 from headway.methods import recipe as parse
 from headway.models import net as net_module
-from headway.settings import Settings
+from headway.settings import Settings, settings
 from headway.task import Task, build
 from headway.tree import Tree
 from headway.tuning import layout_for
@@ -143,6 +146,45 @@ def test_a_worker_that_dies_between_rounds_is_replaced(task, pooled):
     assert engine.workers[0].pid != dead
 
 
+def ends_its_worker(*args, **given):
+    """Stands for work that the system kills, as it does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_client_that_ends_every_worker_stops_the_run_in_one_sentence_and_it_can_be_resumed(tmp_path, monkeypatch):
+    s = settings({"clients": 4, "rounds": 2, "train_size": 200, "test_size": 80, "model": "mlp_small"})
+    whole, out = execute("scaffold", s, tmp_path / "whole").path, tmp_path / "run"
+    train = pool.train_client
+
+    def train_all_but_2(recipe, task, cast, client, **given):
+        return ends_its_worker() if client.id == 2 else train(recipe, task, cast, client, **given)
+
+    monkeypatch.setattr(pool, "train_client", train_all_but_2)
+    sentence = (
+        "engine=local: client 2 ended 3 workers, one after another; the machine may be out of memory: give fewer "
+        "--workers or more memory, then `headway resume` the run"
+    )
+    with pytest.raises(EngineError) as told:
+        execute("scaffold", s, out, Options(workers=2))
+    assert (str(told.value), told.value.exit_code) == (sentence, 2)
+    monkeypatch.setattr(pool, "train_client", train)
+    resume(out, Options(workers=2))
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_an_evaluation_that_ends_every_worker_stops_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(net_module.chunks, "__defaults__", (100,))  # 359 digits in four parts
+    monkeypatch.setattr(pool, "_part", ends_its_worker)
+    digits, recipe = toy.skewed(4, train_size=200), parse("fedavg")
+    net = rounds.global_net(rounds.begin(recipe, digits), recipe, digits)
+    with (
+        closing(PoolEngine(recipe, digits, 2)) as engine,
+        pytest.raises(EngineError, match=r"engine=local: the evaluation ended 3 workers, .* fewer --workers .* resume"),
+    ):
+        engine.logits(digits, net)
+
+
 @pytest.mark.parametrize("text", ["scaffold+fn", "fedrep", "fednh", "ccvr"])
 def test_workers_with_a_device_each_train_to_the_same_bits(text, task):
     """Two processors stand in for two GPUs: every worker brings data, nets, broadcast and notes to its own."""
@@ -175,6 +217,40 @@ def test_several_gpus_are_one_worker_each_and_the_run_stays_on_the_processor(mon
     assert layout_for(conv, tmp_path) in tuning.WAYS_TO_RUN  # timed in a process of its own
     (found,) = (tmp_path / "tuning").iterdir()
     assert json.loads(found.read_text())["device"] == "cuda"
+
+
+def test_the_largest_clients_are_handed_out_first(pooled, monkeypatch):
+    """A large client begun last would keep one worker busy while all others have nothing left to do."""
+    task, recipe = toy.skewed(12, train_size=400), parse("scaffold")
+    handed, tell = [], pool.Worker.tell
+
+    def noted(self, message):
+        if message[0] == "train":
+            handed.append(task.data.size(message[1]))
+        tell(self, message)
+
+    monkeypatch.setattr(pool.Worker, "tell", noted)
+    rounds.run(recipe, task, pooled(recipe, task, 2), 2)
+    first, second = handed[:12], handed[12:]  # of each round
+    assert first == second == sorted(first, reverse=True)
+    assert len(set(first)) > 6
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+def test_workers_share_the_data_and_hold_no_copy(pooled):
+    width, each, clients = 1000, 500, 50
+    y = torch.arange(clients * each) % 2
+    x = torch.randn(len(y), width)  # 100 MB, of which a client holds 2
+    parts = [range(k * each, (k + 1) * each) for k in range(clients)]
+    task, recipe = toy.task_of(x, y, parts, sampling=0.2), parse("fedavg")
+    engine = pooled(recipe, task, 2)
+    rounds.run(recipe, task, engine, 2)
+    assert x.nbytes == 100_000_000
+    for worker in engine.workers:
+        told = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
+        size = {field: 1024 * int(number) for field, number in re.findall(r"^(\w+): +(\d+) kB", told, re.MULTILINE)}
+        assert size["Rss"] > x.nbytes  # the data are there
+        assert size["Private_Dirty"] < x.nbytes / 2  # and are not its own
 
 
 def test_closing_leaves_no_process_behind(task):

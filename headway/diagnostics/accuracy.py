@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headway import rounds
 from headway.models.net import Net, chunks, normalises_by_batch
 from headway.recipes import Recipe
-from headway.state import Client, Server
+from headway.state import Server
 from headway.tree import stream
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def received_score(
     parts = task.tests.parts
     by_counts = bool(recipe.acting("equip")) and hasattr(net.head, "personal")
     by_batch = normalises_by_batch(net)  # a prediction then depends on who else is in the batch
-    own = [k for k in ids if by_counts or by_batch or has_own(recipe, engine.store.get(k))]
+    keeps_own = keeps_own_tensors(recipe, task)
+    own = [k for k in ids if by_counts or by_batch or (keeps_own and k in engine.store)]
     alike = sorted(set(ids) - set(own))
     correct = shared_answers(task, net, score, alike) if alike else {}
     if own:
@@ -120,8 +121,12 @@ def received_score(
     return PersonalScore(correct, {k: len(parts[k]) for k in ids})
 
 
-def has_own(recipe: Recipe, client: Client | None) -> bool:
-    return client is not None and bool(client.personal or recipe.own_model(client.kept))
+def keeps_own_tensors(recipe: Recipe, task: Task) -> bool:
+    """Whether a client that took part has tensors of its own to predict with: names decide it, not what it holds.
+
+    A thousand clients may rest on disk, and reading them all only to ask would cost more than the answer.
+    """
+    return bool(task.first_personal(recipe)) or bool(recipe.acting("own_model"))
 
 
 def shared_answers(task: Task, net: Net, score: GlobalScore, ids: Sequence[int]) -> dict[int, int]:

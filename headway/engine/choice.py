@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,11 +51,27 @@ def engine_for(
 
 def store_for(out: Path, task: Task, options: Options) -> ClientStore:
     """Where what clients remember rests while the run lasts."""
-    if options.store == "memory":
+    return store_in(out / "working", task, options.store)
+
+
+def passing_store(task: Task, kind: str) -> ClientStore:
+    """The same for work on a finished run, whose own folder may be read-only: a temporary one that goes with the store.
+
+    It is made where TMPDIR says.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="headway-clients-"))
+    store = store_in(folder, task, kind)
+    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    return store
+
+
+def store_in(folder: Path, task: Task, kind: str) -> ClientStore:
+    """`memory`, `disk`, or `auto`: memory up to a quarter of the machine's and the folder beyond it."""
+    if kind == "memory":
         return ClientStore()
-    if options.store == "disk":
-        return DirectoryStore(out / "working", task.device)
-    return SpillingStore(out / "working", machine.memory() // 4, task.device)
+    if kind == "disk":
+        return DirectoryStore(folder, task.device)
+    return SpillingStore(folder, machine.memory() // 4, task.device)
 
 
 def set_threads(options: Options) -> None:

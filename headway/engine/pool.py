@@ -24,6 +24,7 @@ from headway.client import first_client, train_client
 from headway.engine.local import LocalEngine, PersonalResult, evaluate_personal, surveyed
 from headway.engine.store import ClientStore
 from headway.engine.transport import Room
+from headway.errors import EngineError
 from headway.local import Phase
 from headway.models.net import Net, chunks
 from headway.recipes import Recipe
@@ -219,9 +220,15 @@ class PoolEngine(LocalEngine):
         """Workers that died so far."""
         return self._deaths
 
-    def _mourn(self, what: str) -> None:
+    def _mourn(self, work: str, count: int, then: str) -> None:
+        """A worker died at this work, the count-th to do so: another takes it up, unless too many have tried."""
         self._deaths += 1
-        self.say(f"a worker died; {what}")
+        if count >= MOST_DEATHS:
+            raise EngineError(
+                f"engine=local: {work} ended {count} workers, one after another; the machine may be out of memory: "
+                f"give fewer --workers or more memory, then `headway resume` the run"
+            ) from None
+        self.say(f"a worker died; {then}")
 
     def wait_for_workers(self) -> None:
         """Until all of them have started."""
@@ -281,13 +288,11 @@ class PoolEngine(LocalEngine):
                         k, slot, message = received(self.workers[w].pipe)
                     except GONE:
                         lost = [held for held, _ in at_work[w]]
-                        self._mourn(f"client {lost[0]} is begun again" if lost else "it is replaced")
-                        for k in lost[:1]:  # the one at work; the one behind it did nothing
-                            deaths[k] = deaths.get(k, 0) + 1
-                            if deaths[k] >= MOST_DEATHS:
-                                raise RuntimeError(
-                                    f"client {k} ended {deaths[k]} workers; the machine may be out of memory"
-                                ) from None
+                        if lost:  # the first was at work; the one behind it did nothing
+                            deaths[lost[0]] = deaths.get(lost[0], 0) + 1
+                            self._mourn(f"client {lost[0]}", deaths[lost[0]], f"client {lost[0]} is begun again")
+                        else:
+                            self._mourn("waiting", 0, "it is replaced")
                         queue += reversed(lost)
                         at_work[w] = []
                         ready.unregister(self.workers[w].pipe)
@@ -331,11 +336,7 @@ class PoolEngine(LocalEngine):
                     answers[number] = self.slots[w].unpack(message, copy=True)["z"]
                 except GONE:
                     deaths += 1
-                    self._mourn("its part of the test set is judged again")
-                    if deaths >= MOST_DEATHS:
-                        raise RuntimeError(
-                            f"evaluation ended {deaths} workers; is the machine out of memory?"
-                        ) from None
+                    self._mourn("the evaluation", deaths, "its part of the test set is judged again")
                     todo.append(number)
                     self._replace(w)
                     self.workers[w].tell(("net", packed))

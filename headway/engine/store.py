@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from headway.errors import DiskError
 from headway.state import Client
 from headway.values import read_raw, write_values
 
@@ -20,6 +21,10 @@ class ClientStore:
 
     def ids(self) -> list[int]:
         return sorted(self._clients)
+
+    def __contains__(self, k: int) -> bool:
+        """Whether the client remembers anything; asking reads nothing from disk."""
+        return k in self._clients
 
     def get(self, k: int) -> Client | None:
         return self._clients.get(k)
@@ -54,6 +59,9 @@ class SpillingStore(ClientStore):
 
     def ids(self) -> list[int]:
         return sorted({*self._clients, *(self._disk.ids() if self._disk else [])})
+
+    def __contains__(self, k: int) -> bool:
+        return k in self._clients or (self._disk is not None and k in self._disk)
 
     def get(self, k: int) -> Client | None:
         if k in self._clients:
@@ -93,6 +101,9 @@ class DirectoryStore(ClientStore):
     def ids(self) -> list[int]:
         return sorted(self._ids)
 
+    def __contains__(self, k: int) -> bool:
+        return k in self._ids
+
     def get(self, k: int) -> Client | None:
         if k not in self._ids:
             return None
@@ -101,6 +112,12 @@ class DirectoryStore(ClientStore):
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:
             if not client.blank:
-                write_values(self.folder / f"{client.id}.safetensors", client)
+                try:
+                    write_values(self.folder / f"{client.id}.safetensors", client)
+                except OSError as error:
+                    raise DiskError(
+                        f"what client {client.id} remembers cannot be written to {self.folder} ({error.strerror}); "
+                        f"free space there, then `headway resume` the run or give the command again"
+                    ) from error
                 self._ids.add(client.id)
                 self.changed.add(client.id)

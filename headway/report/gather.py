@@ -16,10 +16,9 @@ from headway import found_runs
 from headway.comparison import FIGURES
 from headway.diagnostics.accuracy import curve_figures
 from headway.errors import CheckpointError, ConfigError, HeadwayError, to_copy
-from headway.experiment import check_config
 from headway.report.svg import shortened
 from headway.report.telling import SILENT, Telling
-from headway.rundir import Run, read_json
+from headway.rundir import Run, check_config, read_json
 from headway.settings import Settings
 
 NUMBERS = ("global_acc", "personal_acc", "bytes_up", "bytes_down")

@@ -100,7 +100,7 @@ def test_resumed_run_equals_straight_run(text, task, tmp_path):
     assert damaged == []
     assert found.extra == {"line": 2}
     store = ClientStore()
-    store.put(found.clients)
+    found.fill(store)
     toy.assert_same(toy.state_of(*played(recipe, task, 3, found.server, LocalEngine(store))), straight)
 
 
