@@ -15,7 +15,7 @@ from headway.piece import setting
 if TYPE_CHECKING:
     from headway.models.net import Net
 
-__all__ = ["open_head", "retrain", "set_classifier", "tukey", "which_head"]
+__all__ = ["open_head", "retrain", "set_classifier", "shared_head", "spec_of", "tukey", "which_head"]
 
 
 def which_head() -> Any:
@@ -26,7 +26,7 @@ def which_head() -> Any:
 
 def open_head(net: Net, replace: bool, power: float | None = None) -> Net:
     """The net with a classifier that may be retrained; `power` makes Tukey's transform a part of it."""
-    head = classifier_of(net)
+    head = shared_head(net)
     if head.weights != "trainable":
         if not replace:
             raise RecipeError(
@@ -43,7 +43,7 @@ def open_head(net: Net, replace: bool, power: float | None = None) -> Net:
 
 def set_classifier(net: Net, weight: Tensor, feat: str, power: float | None = None, bias: Tensor | None = None) -> Net:
     """Put a linear classifier without scale on the same features."""
-    head = classifier_of(net)
+    head = shared_head(net)
     wide = head.feat == "proj+l2"
     spec = {"feat": head.feat if wide else feat, "bias": True, "proj_dim": weight.shape[1] if wide else None}
     raw = head.proj.in_features if wide else weight.shape[1]
@@ -63,9 +63,9 @@ def spec_of(net: Net) -> dict[str, Any]:
     return dict(net.head.spec)  # type: ignore[arg-type]
 
 
-def classifier_of(net: Net) -> Head:
+def shared_head(net: Net) -> Head:
     """The global classifier, also where the head holds two."""
-    head = net.head if isinstance(net.head, Head) else net.head.shared_part
+    head = getattr(net.head, "shared_part", net.head)
     assert isinstance(head, Head)
     return head
 
@@ -75,7 +75,7 @@ def retrain(
     batch: int = 64, momentum: float = 0.9, weight_decay: float = 1e-5,
 ) -> Net:  # fmt: skip
     """CE on embedded features e [n, d], from the classifier as it stands; only weight, bias and scale move."""
-    head = classifier_of(net)
+    head = shared_head(net)
     present, targets = y.unique(return_inverse=True)  # a class without features stays as it is
     absent = [c for c in range(net.classes) if c not in set(present.tolist())]
     first = {key: p.detach()[absent].clone() for key, p in head.named_parameters() if key in ("weight", "bias")}

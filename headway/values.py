@@ -98,11 +98,6 @@ def read_raw(path: Path, device: torch.device | None = None) -> Any:
         raise CheckpointError(f"{path.name} cannot be read ({why}); it is damaged or not headway's") from error
 
 
-def read_values(path: Path, kind: type[T]) -> T:
-    """Read a dataclass back from a file."""
-    return kind(**read_raw(path))
-
-
 def write_atomic(path: Path, data: bytes | str) -> None:
     """All or nothing: a temporary file beside it, flushed to the disk, renamed; then the folder is flushed."""
     data = data.encode() if isinstance(data, str) else data

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from headway import rounds
+from headway.calibration import shared_head
 from headway.client import first_client
 from headway.diagnostics.collapse import collapse_error
-from headway.diagnostics.geometry import class_means, embedded, known_mean, pairs, rows_of, shared_head
+from headway.diagnostics.geometry import class_means, embedded, known_mean, pairs, rows_of
 from headway.diagnostics.local_statistics import LocalStatistics, mean_norms, sample_norms, statistics_of
 from headway.diagnostics.prototypes import consistency_figures
 from headway.errors import ConfigError, nearest

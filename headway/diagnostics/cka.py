@@ -2,119 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from headway.diagnostics.finding import Finding, NotApplicable
-from headway.diagnostics.layers import MOST_LAYERS, Layer, activations, layers_of
+from headway.diagnostics.layers import COLUMNS, WIDEST, Layer, layers_of
 from headway.diagnostics.palette import GREY, Floats, blank, finite, matrix, mean_of_pairs, ticks
+from headway.diagnostics.similarity import similarities
 from headway.diagnostics.subject import Subject
+from headway.models.net import Net
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_CLIENTS = 10
-MOST_INPUTS = 2000
-MEMORY = 224 * 2**20  # bytes that all clients' Gram matrices may take; fewer inputs are used before it is passed
 ABOUT = (
     "Linear CKA between the activations of clients' models on the same {n} test inputs, layer by layer: 1 means that "
     "two clients see the inputs alike up to rotation and scale, 0 that they share nothing. A local model is what a "
     "client holds after one more round of local training (local epochs: {epochs} here, 10 in the paper). Where values "
-    "fall towards the end of the net, clients disagree in the classifier most. With fewer inputs than numbers in a "
-    "layer (its width in the table) linear CKA is biased upwards, towards 1 for layers that share nothing; the "
-    "debiased one, of the unbiased HSIC_1, is not, and stands beside it: trust that one where the two differ. As in "
-    "Figures 1, 2 and 11 of Luo et al. (2021){pooled}."
+    "fall towards the end of the net, clients disagree in the classifier most. Where a layer has as many numbers (its "
+    "width in the table) as there are inputs or more, linear CKA is biased upwards, towards 1 for layers that share "
+    "nothing; the debiased one, of the unbiased HSIC_1, is not, and stands beside it: trust that one where the two "
+    "differ. {pooled} As in Figures 1, 2 and 11 of Luo et al. (2021), who take 50,000 inputs."
 )
 
 
-def linear_cka(x: Tensor, y: Tensor) -> float:
-    """||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F) of column-centred X [N, p], Y [N, q]; NaN where one is constant.
-
-    The paper prints squared norms below the line; those would not make CKA(X, X) = 1.
-    """
-    x, y = centred(x), centred(y)
-    below = (x.T @ x).norm() * (y.T @ y).norm()
-    return float((x.T @ y).square().sum() / below) if below > 0 else float("nan")
-
-
-def centred(x: Tensor) -> Tensor:
-    x = x.double()
-    return x - x.mean(0)
-
-
-def gram_row(x: Tensor) -> Tensor:
-    """K = X X^T of centred X at norm one, its upper triangle as a row [N (N + 1) / 2].
-
-    Off the diagonal times sqrt(2), so that a product of two rows is <K, L>_F, which is CKA: <K, L> = ||X^T Y||_F^2.
-    """
-    x = centred(x)
-    scale = float(x.abs().max())
-    k = x @ x.T / scale**2 if scale > 0 else x @ x.T  # [N, N]
-    size = k.norm()
-    k = k * (2**0.5 / size)
-    k.diagonal().mul_(0.5**0.5)
-    i, j = torch.triu_indices(len(k), len(k))
-    return k[i, j].float()  # NaN where all inputs look the same: 0 / 0
-
-
-def products(rows: Tensor, block: int = 1 << 18) -> Floats:
-    """All pairs' products of rows [K, M], summed in float64, [K, K]."""
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for part in rows.split(block, dim=1):
-        total += part.double() @ part.double().T
-    found: Floats = total.numpy()
-    return found
-
-
-def debiased(plain: Floats, rows: Tensor, n: int) -> Floats:
-    """CKA of the unbiased HSIC_1 (Song et al., 2012) from <K, L> and the diagonals of the same centred Gram matrices.
-
-    Rows of a centred K sum to zero, so 1'K~1 = -tr K without its diagonal k, and 1'K~L~1 = k.l:
-    n (n - 3) HSIC_1 = <K, L> - n/(n-2) k.l + tr K tr L / ((n-1)(n-2)).
-    """
-    first = torch.arange(n)
-    diagonal = rows[:, first * n - first * (first - 1) // 2].double()  # [K, n], where a triangle's rows begin
-    trace = diagonal.sum(1)
-    h = torch.from_numpy(plain) - n / (n - 2) * (diagonal @ diagonal.T)
-    h = h + torch.outer(trace, trace) / ((n - 1) * (n - 2))  # [K, K]
-    size = h.diagonal().sqrt()
-    found: Floats = (h / torch.outer(size, size)).clamp(max=1.0).numpy()
-    return found
-
-
-def inputs_within(memory: int, clients: int, layers: int, most: int = MOST_INPUTS) -> int:
-    """How many inputs leave clients * layers triangles of N^2 / 2 floats within the memory."""
-    return min(most, int((2 * memory / (4 * clients * layers)) ** 0.5))
-
-
 def cka(subject: Subject) -> Finding:
-    """Linear CKA per layer between clients' models after local training (10.3)."""
-    few = replace(subject, most_clients=min(subject.most_clients, MOST_CLIENTS))
-    clients = few.clients
+    """Linear CKA per layer between clients' models after local training (METHODS 10.3).
+
+    On test inputs: of training inputs every client would have seen its own before.
+    """
+    clients = subject.clients
     if len(clients) < 2:
         raise NotApplicable("cka compares clients' models, and this run has one client with data")
-    x = few.test[0]
-    n = min(len(x), inputs_within(MEMORY, len(clients), MOST_LAYERS))
-    if n < 4:
-        raise NotApplicable(f"cka needs at least 4 test inputs, and there are {n}")
-    x = x[torch.from_numpy(np.linspace(0, len(x) - 1, n).astype(np.int64)).to(x.device)]
-    layers = layers_of(few.net, x)
-    grams = {layer.name: torch.empty(len(clients), n * (n + 1) // 2) for layer in layers}
-    for i, local in enumerate(few.local_models()):
-        given = activations(local.net, x, layers)
-        for layer in layers:
-            grams[layer.name][i] = gram_row(given.pop(layer.name))
+    x = subject.test[0]
+    if len(x) < 4:
+        raise NotApplicable(f"cka needs at least 4 test inputs, and there are {len(x)}")
+    layers = layers_of(subject.net, x)
+
+    def models() -> Iterator[Net]:
+        for done, local in enumerate(subject.local_models(), 1):
+            subject.say(f"activations of client {done} of {len(clients)}")
+            yield local.net
+
     found, unbiased = {}, {}
-    for layer in layers:
-        rows = grams.pop(layer.name)
-        plain = products(rows)
-        found[layer.name], unbiased[layer.name] = plain.clip(max=1.0), debiased(plain, rows, n)
-    return finding(found, unbiased, layers, clients, n, few.task.epochs)
+    for layer, plain, fair in similarities(models, len(clients), x, layers):
+        subject.say(f"pairs of clients in layer {layer.name}")
+        found[layer.name], unbiased[layer.name] = plain, fair
+    return finding(found, unbiased, layers, clients, len(x), subject.task.epochs)
 
 
 def finding(
@@ -163,7 +99,12 @@ def finding(
         "inputs": n,
     }
     averaged = [f"{layer.name} to {layer.positions}" for layer in layers if layer.positions]
-    pooled = f"; maps of more than 4096 numbers are averaged over positions: {', '.join(averaged)}" if averaged else ""
+    pooled = (
+        f"Maps are flattened, but those of more than {WIDEST} numbers are averaged over positions first, to at most "
+        f"4x4 and so that {COLUMNS} numbers are left where channels allow: {', '.join(averaged)}."
+        if averaged
+        else "Maps are flattened; none is averaged."
+    )
     told = ", ".join(f"{name} {v:.2f}" for name, v in known.items())
     return Finding(
         "cka",

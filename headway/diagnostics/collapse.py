@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 ABOUT = (
     "Neural collapse of the global model on test samples; 0 is perfect for all but the cosine. NC1: spread within "
     "classes against spread between them. NC2: how far the angles between centred class means are from a simplex "
-    "(all cosines -1/(C-1), C counting the classes of the test set), and how unequal their lengths. NC3: distance "
-    "between the centred class means and the weight vectors, both scaled to one; and their mean cosine (1 is perfect). "
-    "The neural-collapse error is NC2 of class means that are not centred, as in FedETF's Figures 5b and 6a (Li et "
-    "al., 2023). It is taken on raw features, so that recipes compare, and on what the classifier sees."
+    "(all cosines -1/(C'-1), C' counting the classes in the test set: their centred means can form no larger simplex), "
+    "and how unequal their lengths. NC3: distance between the centred class means and the weight vectors, both scaled "
+    "to one; and their mean cosine (1 is perfect). The neural-collapse error is the same distance of class means that "
+    "are not centred, with C = {classes}, all classes of the task, for C': the classifier's simplex, whose vectors "
+    "keep their angles when classes are absent. As in FedETF's Figures 5b and 6a (Li et al., 2023). It is taken on raw "
+    "features, so that recipes compare, and on what the classifier sees.{absent}"
 )
 SPACES = {"raw": ("raw features", drawing.BLUE), "seen": ("what the classifier sees", drawing.ORANGE)}
 RANK = 1e-10  # eigenvalues of Sigma_B below this share of the largest are its null space: its rank is C - 1
@@ -34,7 +36,10 @@ def target(classes: int) -> float:
 
 
 def collapse_error(P: Tensor) -> float | None:
-    """MSE over pairs between cos(P_c, P_c') and -1/(C-1), of prototypes [C, d]; unknown rows take no part."""
+    """MSE over pairs between cos(P_c, P_c') and -1/(C-1), of prototypes [C, d]; unknown rows take no part.
+
+    C counts the unknown ones too: prototypes that are not centred are measured against the classifier's simplex.
+    """
     return known_mean((pairs(cosines(P)) - target(len(P))).square())
 
 
@@ -78,6 +83,12 @@ def collapse_figures(h: Tensor, y: Tensor, rows: Tensor) -> dict[str, float | No
     }
 
 
+def about(classes: int, here: int) -> str:
+    """What is shown, and how many classes each simplex has."""
+    absent = f" The test samples hold {here} of the {classes} classes." if here < classes else ""
+    return ABOUT.format(classes=classes, absent=absent)
+
+
 def collapse(subject: Subject) -> Finding:
     """NC1, NC2, NC3 and the neural-collapse error, of raw features and of what the classifier sees (METHODS 10.5)."""
     subject.need_global_model()
@@ -107,7 +118,7 @@ def collapse(subject: Subject) -> Finding:
         + (f" and {drawing.told(summary['error_seen'])} on what the classifier sees." if "seen" in spaces else ".")
     )
     return Finding(
-        "collapse", "Neural collapse", ABOUT, summary, tables, alt,
+        "collapse", "Neural collapse", about(subject.classes, int(y.unique().numel())), summary, tables, alt,
         draw=lambda: figure_of(angles, rounds, names),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headway.calibration import shared_head
 from headway.heads import Head, TwinHead
 from headway.models.net import Net
 
@@ -60,13 +61,6 @@ def rows_of(head: Head) -> Tensor:
     """The weight vectors w_c as the logits use them, [C, d]: unit ones where the head normalises them."""
     w = head.weight.detach().double()
     return F.normalize(w, dim=1) if head.wnorm == "unit" and head.weights == "trainable" else w
-
-
-def shared_head(net: Net) -> Head:
-    """The global classifier, also where the head holds two."""
-    head = getattr(net.head, "shared_part", net.head)
-    assert isinstance(head, Head)
-    return head
 
 
 def trained_head(net: Net) -> Head:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.heads import DualHead, Head, TwinHead
+from headway.heads import DualHead, TwinHead
 from headway.models.net import Net, chunks
 
 MOST_LAYERS = 12
-WIDEST = 4096  # a map with more numbers than this is averaged over positions
-GRID = 4  # to so many positions a side
+WIDEST = 2048  # a map with more numbers than this is averaged over positions: more columns cost minutes a layer
+GRIDS = (4, 2, 1)  # to so many positions a side: the most that leave
+COLUMNS = 256  # at most so many numbers, or one position
 NORMS = (
     nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm,
 )  # fmt: skip
@@ -30,20 +32,13 @@ class Layer:
 
     name: str
     width: int  # numbers an input, p
-    positions: str  # "" as it is; "4x4" where a map was averaged to so many positions
+    positions: str  # "" as it is; "2x2" where a map was averaged to so many positions
 
 
 def local_logits(net: Net, h: Tensor) -> Tensor:
     """Logits of the classifier this client trains, also where the head holds two, [B, C]."""
     z: Tensor = net.head.personal(h) if isinstance(net.head, TwinHead | DualHead) else net.head(h)
     return z
-
-
-def local_classifier(net: Net) -> Head:
-    """The classifier this client trains: its own under FedTC, the generic one under FedROD."""
-    head = net.head.own if isinstance(net.head, TwinHead) else getattr(net.head, "shared_part", net.head)
-    assert isinstance(head, Head)
-    return head
 
 
 def weighted(module: nn.Module) -> bool:
@@ -115,14 +110,23 @@ def watched(body: nn.Module, seen: Callable[[str, Tensor], None]) -> Iterator[Ca
             handle.remove()
 
 
-def rows(out: Tensor) -> Tensor:
-    """Activations as one row an input, [B, p]; wide maps are averaged to at most 4 x 4 positions."""
-    if out[0].numel() > WIDEST:
-        if out.ndim == 4:
-            out = F.adaptive_avg_pool2d(out, (min(GRID, out.shape[2]), min(GRID, out.shape[3])))
-        elif out.ndim == 3:  # [B, positions, channels]
-            out = out.mean(1)
-    return out.flatten(1)
+def grid_of(shape: Sequence[int]) -> tuple[int, int] | None:
+    """The positions that a map [channels, height, width] is averaged to; None where it stays as it is."""
+    channels, *sides = shape
+    if channels * sides[0] * sides[1] <= WIDEST:
+        return None
+    grids = [(min(g, sides[0]), min(g, sides[1])) for g in GRIDS]
+    return next((g for g in grids if channels * g[0] * g[1] <= COLUMNS), grids[-1])
+
+
+def rows(out: Tensor) -> tuple[Tensor, str]:
+    """Activations as one row an input, [B, p], and the positions that wide maps were averaged to ("" for none)."""
+    positions = ""
+    if out.ndim == 4 and (grid := grid_of(out.shape[1:])):
+        out, positions = F.adaptive_avg_pool2d(out, grid), f"{grid[0]}x{grid[1]}"
+    elif out.ndim == 3 and out[0].numel() > WIDEST:  # [B, positions, channels]
+        out, positions = out.mean(1), "1"
+    return out.flatten(1), positions
 
 
 def layers_of(net: Net, x: Tensor, most: int = MOST_LAYERS) -> list[Layer]:
@@ -130,9 +134,8 @@ def layers_of(net: Net, x: Tensor, most: int = MOST_LAYERS) -> list[Layer]:
     found: list[tuple[Layer, Tensor]] = []
 
     def note(name: str, out: Tensor) -> None:
-        row = rows(out)
-        grid = "x".join(str(min(GRID, side)) for side in out.shape[2:]) if out.ndim == 4 else "1"
-        found.append((Layer(unused(name, found), row.shape[1], grid if row.shape[1] < out[0].numel() else ""), row))
+        row, positions = rows(out)
+        found.append((Layer(unused(name, found), row.shape[1], positions), row))
 
     sample = x[:2] if len(x) > 1 else x[:1].repeat(2, *[1] * (x.ndim - 1))
     with torch.no_grad(), watched(net.body, note) as end:
@@ -153,25 +156,24 @@ def unused(name: str, found: Sequence[tuple[Layer, Tensor]]) -> str:
 
 
 @torch.no_grad()
-def activations(net: Net, x: Tensor, layers: Sequence[Layer], batch: int = 256) -> dict[str, Tensor]:
-    """What each layer gives for every input, [N, p], in eval mode, on the CPU."""
+def activations(net: Net, x: Tensor, layers: Sequence[Layer], batch: int = 256) -> Iterator[dict[str, Tensor]]:
+    """What each of these layers gives for one batch of the inputs after another, [B, p], in eval mode, on the CPU."""
     wanted = {layer.name for layer in layers}
-    parts: dict[str, list[Tensor]] = {name: [] for name in wanted}
-    this_pass: list[str] = []
+    given: dict[str, Tensor] = {}
+    times: Counter[str] = Counter()
 
     def take(name: str, out: Tensor) -> None:
-        times = this_pass.count(name) + 1
-        this_pass.append(name)
-        name = name if times == 1 else f"{name}#{times}"
+        times[name] += 1
+        name = name if times[name] == 1 else f"{name}#{times[name]}"
         if name in wanted:
-            parts[name].append(rows(out).cpu().clone())  # what follows may work in place
+            given[name] = rows(out)[0].cpu().clone()  # what follows may work in place
 
     net.eval()
     with watched(net.body, take) as end:
         for xb in chunks(x, batch):
-            this_pass.clear()
+            times.clear()
+            given.clear()
             h = net.features(xb)
             end()
-            parts["features"].append(h.cpu())
-            parts["logits"].append(local_logits(net, h).cpu())
-    return {layer.name: torch.cat(parts.pop(layer.name))[: len(x)] for layer in layers}  # never all of them twice
+            ends = {"features": h.cpu(), "logits": local_logits(net, h).cpu()}
+            yield given | {name: out for name, out in ends.items() if name in wanted}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headway.calibration import shared_head
 from headway.diagnostics import drawing
 from headway.diagnostics.calibrated import calibrated
 from headway.diagnostics.finding import Finding, NotApplicable
-from headway.diagnostics.geometry import known_mean, rows_of, shared_head
+from headway.diagnostics.geometry import known_mean, rows_of
 from headway.diagnostics.local_statistics import LocalStatistics, Norms, mean_norms
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway import rounds
-from headway.calibration import classifier_of
+from headway.calibration import shared_head
 from headway.diagnostics import drawing
 from headway.diagnostics.accuracy import global_score
 from headway.diagnostics.finding import Finding, NotApplicable
@@ -64,12 +64,6 @@ def sliced_wasserstein(classes: Sequence[Moments], theta: Tensor) -> Tensor:
     )
 
 
-def sampled_wasserstein(a: Tensor, b: Tensor, theta: Tensor) -> float:
-    """The same between two equally large sets of vectors [n, d], without any Gaussian: sorted projections."""
-    gap = (a.double() @ theta.T).sort(0).values - (b.double() @ theta.T).sort(0).values  # [n, L]
-    return float(gap.square().mean().sqrt())
-
-
 @dataclass(frozen=True)
 class Pool:
     """What the clients' training data look like to the classifier."""
@@ -82,7 +76,7 @@ class Pool:
 
 def pooled(subject: Subject, net: Net) -> Pool:
     """One pass over all clients, some thousand features in memory at a time."""
-    task, d = subject.task, classifier_of(net).weight.shape[1]
+    task, d = subject.task, shared_head(net).weight.shape[1]
     need = 8 * subject.classes * d * d
     if need > MOST_BYTES:
         raise NotApplicable(f"covariances of {subject.classes} classes and {d} features need {need / 2**30:.1f} GB")
@@ -180,7 +174,7 @@ def gains(subject: Subject, pool: Pool) -> Gains | None:
 @torch.no_grad()
 def virtual_accuracy(net: Net, drawn: dict[int, Tensor]) -> float:
     """The share of virtual features that the classifier puts into the class they were drawn from."""
-    head = classifier_of(net)
+    head = shared_head(net)
     right = sum(int((head.logits(e).argmax(1) == c).sum()) for c, e in drawn.items())
     return right / sum(map(len, drawn.values()))
 

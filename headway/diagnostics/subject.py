@@ -15,9 +15,9 @@ from torch import Tensor
 from headway import rounds
 from headway.afterwards import Saved, Say, asked_of, load, silent
 from headway.afterwards import finished as finished_run
+from headway.calibration import shared_head
 from headway.client import train_client
 from headway.diagnostics.finding import NotApplicable
-from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.local_statistics import LocalStatistics, statistics_of
 from headway.engine import LocalEngine
 from headway.engine.memory import give_back

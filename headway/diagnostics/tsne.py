@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headway import rounds
 from headway.diagnostics.calibrated import Calibrated, calibrated
-from headway.diagnostics.drift import cosines
 from headway.diagnostics.finding import Finding, NotApplicable
-from headway.diagnostics.layers import local_classifier
+from headway.diagnostics.geometry import known_mean, trained_head
 from headway.diagnostics.palette import (
     LEGEND,
     Floats,
@@ -30,8 +28,8 @@ from headway.diagnostics.palette import (
     scatter_classes,
     ticks,
 )
+from headway.diagnostics.prototypes import class_consistency, classifier_cosines
 from headway.diagnostics.subject import Subject
-from headway.heads import EPS
 from headway.models.net import Net
 from headway.tree import seed_of
 
@@ -51,7 +49,8 @@ ABOUT_VECTORS = (
     "Each client's model after one more round of local training (local epochs: {epochs}). Left: the rows of the "
     "clients' classifiers by t-SNE, one point a client and class; filled where the client has training samples of the "
     "class, hollow where it has none. Middle: class prototypes, the mean feature of the client's own samples of a "
-    "class. Points of one class lie together where clients agree. Right: cosines between clients' whole classifiers. "
+    "class. Points of one class lie together where clients agree. Right: cosines between clients' whole classifiers, "
+    "their weight vectors as the logits use them. "
     "As in Figure 1 of Li et al. (2023).{frozen}"
 )
 
@@ -137,31 +136,11 @@ def draw(at: Floats, labels: Mapping[str, Ints], names: Sequence[str]) -> Figure
     return figure
 
 
-def prototypes(h: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Mean feature of each class, [C, d]; NaN for a class without samples."""
-    sums = torch.zeros(classes, h.shape[1], dtype=torch.float64).index_add_(0, y.cpu(), h.double().cpu())
-    return sums / torch.bincount(y.cpu(), minlength=classes)[:, None]
-
-
-def within_class(vectors: Tensor, has: Tensor) -> list[float | None]:
-    """For each class the mean cosine over pairs of clients that have it; vectors [K, C, d], has [K, C] bool."""
-    found = []
-    for c in range(vectors.shape[1]):
-        mine = F.normalize(vectors[has[:, c], c].double(), dim=1, eps=EPS)  # [owners, d]
-        found.append(mean_of_pairs((mine @ mine.T).numpy()))
-    return found
-
-
 def class_vectors(subject: Subject) -> Finding:
     """All clients' classifier rows and class prototypes after local training, coloured by class (P0 Fig. 1)."""
-    weights, means, clients = [], [], list(subject.clients)
-    frozen = False
-    for local in subject.local_models():
-        head = local_classifier(local.net)
-        frozen = "weight" not in dict(head.named_parameters())
-        weights.append(head.weight.detach().double().cpu().clone())
-        x, y = subject.task.data[local.client]
-        means.append(prototypes(local.net.features_of(x), y, subject.classes))
+    clients = list(subject.clients)
+    weights, means = [s.rows for s in subject.local_statistics], [s.raw for s in subject.local_statistics]
+    frozen = "weight" not in dict(trained_head(subject.net).named_parameters())
     W, P = torch.stack(weights), torch.stack(means)  # [K, C, d], [K, C, d_raw]
     own = subject.counts[clients] > 0  # [K, C]
     if not torch.isfinite(W).all() or not torch.isfinite(P[own]).all():
@@ -170,9 +149,10 @@ def class_vectors(subject: Subject) -> Finding:
     rows_at = embedding(W.flatten(0, 1).numpy(), seed)
     owner, kind = torch.nonzero(own, as_tuple=True)
     protos_at = embedding(P[own].numpy(), seed)
-    angles = cosines(W.flatten(1))
-    everyone = torch.ones_like(own)
-    by_class = zip(subject.names, within_class(W, everyone), within_class(W, own), within_class(P, own), strict=True)
+    angles: Floats = classifier_cosines(weights).numpy()
+    of_owners = [w.where(has[:, None], torch.nan) for w, has in zip(weights, own, strict=True)]
+    agreement = [class_consistency(vectors) for vectors in (weights, of_owners, means)]
+    by_class = zip(subject.names, *agreement, strict=True)
     classes = [
         {
             "class": name,
@@ -206,8 +186,8 @@ def class_vectors(subject: Subject) -> Finding:
     ]
     summary: dict[str, Any] = {
         "mean cosine between clients' classifiers": mean_of_pairs(angles),
-        "mean cosine of one class's rows": average([r["rows_of_all"] for r in classes]),
-        "mean cosine of one class's prototypes": average([r["prototypes"] for r in classes]),
+        "mean cosine of one class's rows": known_mean([r["rows_of_all"] for r in classes]),
+        "mean cosine of one class's prototypes": known_mean([r["prototypes"] for r in classes]),
         "clients": len(clients),
     }
     note = " Clients do not train the classifier here, so their rows are the same." if frozen else ""
@@ -221,11 +201,6 @@ def class_vectors(subject: Subject) -> Finding:
         f"cosines between their classifiers.",
         lambda: draw_vectors(rows_at, own.numpy(), protos_at, kind.numpy(), angles, clients, subject.names),
     )
-
-
-def average(values: Sequence[Any]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
 
 
 def draw_vectors(

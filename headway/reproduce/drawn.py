@@ -13,6 +13,7 @@ from rich.console import Console
 
 from headway.afterwards import Saved
 from headway.comparison import same_data, slug
+from headway.diagnostics.catalogue import WITHOUT_MODEL
 from headway.diagnostics.finding import forget
 from headway.diagnostics.looking import Looked, look
 from headway.diagnostics.subject import Subject
@@ -35,8 +36,6 @@ from headway.task import Task
 from headway.tree import Tree
 from headway.values import write_atomic
 from headway.watch import WATCHED
-
-WITHOUT_MODELS = ("labels", "traces")  # what a run tells whose models are lost
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def look_at(run: Run, task: Task, names: Sequence[str], folder: Path, say: Calla
         subject = Subject.of(run.path, say, task)
     except CheckpointError as error:
         subject = Subject(without_models(run, task), say=say)
-        looked.failed |= {name: str(error) for name in names if name not in WITHOUT_MODELS}
+        looked.failed |= {name: str(error) for name in names if name not in WITHOUT_MODEL}
     for name in names:
         if name in looked.failed:
             forget(folder, name)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from headway.diagnostics.collapse import collapse_error, collapse_figures, within
+from headway.diagnostics.collapse import about, collapse_error, collapse_figures, within
 from headway.diagnostics.geometry import class_means
 from headway.heads import simplex_etf
 
@@ -103,3 +103,19 @@ def test_centred_means_of_the_classes_that_are_there() -> None:
 def test_a_single_class_has_no_angles() -> None:
     found = collapse_figures(torch.tensor([[1.0, 1.0], [2.0, 1.0]]), torch.tensor([1, 1]), torch.eye(2))
     assert found["nc2_angles"] is None
+
+
+def test_the_text_says_which_classes_each_simplex_counts() -> None:
+    text = about(classes=3, here=2)
+    assert "C' counting the classes in the test set" in text
+    assert "with C = 3, all classes of the task" in text
+    assert text.endswith("The test samples hold 2 of the 3 classes.")
+    assert "test samples hold" not in about(classes=3, here=3)
+
+
+def test_the_error_keeps_the_classifier_s_simplex_when_classes_are_absent() -> None:
+    """Prototypes on the vectors of a simplex of five have no error, whichever of the five are in the test set."""
+    assert collapse_error(ETF) == pytest.approx(0, abs=1e-12)
+    some = ETF.clone()
+    some[1:3] = torch.nan
+    assert collapse_error(some) == pytest.approx(0, abs=1e-12)

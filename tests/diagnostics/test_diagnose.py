@@ -15,13 +15,13 @@ import torch
 from calling import headway
 
 from headway import afterwards
+from headway.calibration import shared_head
 from headway.data.partition import describe
 from headway.diagnostics import looking
 from headway.diagnostics import separability as separability_module
 from headway.diagnostics.catalogue import DIAGNOSTICS, chosen, diagnostic
 from headway.diagnostics.factors import four_factors
 from headway.diagnostics.finding import Finding, NotApplicable
-from headway.diagnostics.geometry import shared_head
 from headway.diagnostics.labels import labels
 from headway.diagnostics.norms import classifier_norms, norms
 from headway.diagnostics.separability import separability

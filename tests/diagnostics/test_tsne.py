@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,9 @@ from diagnosed import blobs, check_whole, finished, task_on
 
 from headway import afterwards
 from headway.diagnostics.finding import NotApplicable
-from headway.diagnostics.tsne import class_vectors, embedding, perplexity_for, prototypes, tsne, within_class
+from headway.diagnostics.geometry import cosines, known_mean, pairs, trained_head
+from headway.diagnostics.prototypes import consistency
+from headway.diagnostics.tsne import class_vectors, embedding, perplexity_for, tsne
 
 
 def test_perplexity_adapts_to_few_points() -> None:
@@ -36,21 +36,6 @@ def test_equal_points_fall_together_and_clusters_apart() -> None:
     inside, apart = found[:25].std(0).max(), np.linalg.norm(found[:25].mean(0) - found[25:].mean(0))
     assert apart > 2 * inside
     assert embedding(np.ones((6, 3)), seed=0).tolist() == [[0.0, 0.0]] * 6
-
-
-def test_prototypes_by_hand() -> None:
-    """Class 0: the mean of (1, 0) and (3, 2) is (2, 1); nobody is of class 1."""
-    found = prototypes(torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]]), torch.tensor([0, 0, 2]), 3)
-    assert found[0].tolist() == [2.0, 1.0]
-    assert found[2].tolist() == [5.0, 5.0]
-    assert all(math.isnan(v) for v in found[1])
-
-
-def test_agreement_within_a_class_by_hand() -> None:
-    """Class 0: (1, 0), (0, 2), (3, 0) have cosines 0, 1, 0: mean 1/3. Class 1 has one owner."""
-    vectors = torch.tensor([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 2.0], [0.0, 1.0]], [[3.0, 0.0], [9.0, 9.0]]])
-    has = torch.tensor([[True, True], [True, False], [True, False]])
-    assert within_class(vectors, has) == [pytest.approx(1 / 3), None]
 
 
 def test_a_frozen_classifier_is_replaced_for_the_third_panel(tmp_path) -> None:
@@ -108,6 +93,29 @@ def test_class_vectors_on_a_run(recipe: str, tmp_path) -> None:
     points = found.tables["points"]
     assert sum(r["kind"] == "row" for r in points) == len(subject.clients) * 10
     assert sum(r["kind"] == "prototype" for r in points) == int((subject.counts[list(subject.clients)] > 0).sum())
+
+
+@pytest.mark.parametrize("recipe", ["fedavg", "fedavg+clsnorm", "fedtc", "fedrod"])
+def test_classifiers_have_one_cosine(recipe: str, tmp_path) -> None:
+    """Of the weight vectors as the logits use them: unit ones where the head normalises them."""
+    subject = finished(recipe, tmp_path / "run")
+    found, other = class_vectors(subject), consistency(subject)
+    wanted = other.summary["classifier_cosine"]
+    assert found.summary["mean cosine between clients' classifiers"] == pytest.approx(wanted, abs=1e-12)
+    if recipe == "fedavg+clsnorm":
+        raw = torch.stack([trained_head(m.net).weight.detach().double().flatten() for m in subject.local_models()])
+        assert known_mean(pairs(cosines(raw))) != pytest.approx(wanted, abs=1e-4)
+
+
+def test_agreement_on_classes_is_that_of_the_clients_that_own_them(tmp_path) -> None:
+    subject = finished("fedavg", tmp_path / "run")
+    own = subject.counts[list(subject.clients)] > 0  # [K, C]
+    W = torch.stack([s.rows for s in subject.local_statistics])  # [K, C, d]
+    prototypes = consistency(subject).tables["per_class"]
+    for c, row in enumerate(class_vectors(subject).tables["classes"]):
+        assert row["rows_of_all"] == pytest.approx(known_mean(pairs(cosines(W[:, c]))))
+        assert row["rows_of_owners"] == pytest.approx(known_mean(pairs(cosines(W[own[:, c], c]))))
+        assert row["prototypes"] == pytest.approx(prototypes[c]["consistency"])
 
 
 def test_a_frozen_classifier_is_the_same_everywhere(tmp_path) -> None:
