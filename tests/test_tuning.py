@@ -36,6 +36,8 @@ def timed(monkeypatch, tmp_path):
             return {way: seconds[way] for way in ways}
 
         def apart(task, ways):
+            if not ways[-1].endswith(tuning.COMPILED):
+                return measured(task, ways)
             eager = {"channels_first": first, "channels_last": last, UNITED: united}[ways[0]]
             return {} if compiled is None else dict(zip(ways, (eager, compiled), strict=True))
 
@@ -145,6 +147,23 @@ def test_pools_are_united_with_their_convolutions_where_that_pays(timed, tmp_pat
     assert tuning.candidates(pools) == ("channels_first", "channels_last", "channels_last+native")
     assert tuning.layout_for(pools, tmp_path) == chosen
     assert tuning.candidates(task()) == tuning.LAYOUTS  # a body without pools
+
+
+def test_ways_are_timed_in_a_process_of_their_own(monkeypatch, tmp_path):
+    """The memory it takes must not stay with the run."""
+    here = []
+    monkeypatch.setattr(tuning, "compiler", lambda: None)
+
+    def measured(task, ways):
+        here.append(ways)  # in this process, were it called here
+        return dict.fromkeys(ways, 1.0)
+
+    monkeypatch.setattr(tuning, "measured", measured)
+    assert tuning.layout_for(task(), tmp_path / "a") == "channels_first"
+    assert here == []
+    monkeypatch.setattr(tuning, "measured_apart", lambda task, ways: {})  # it may fail: then here after all
+    assert tuning.layout_for(task(), tmp_path / "b") == "channels_first"
+    assert here == [tuning.LAYOUTS]
 
 
 def test_without_a_compiler_nothing_is_compiled(timed, tmp_path, monkeypatch):
