@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -10,11 +11,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import toy
 
-from headway import rounds, tuning
+from headway import Dataset, rounds, tuning
 from headway.engine import ClientStore, LocalEngine, PoolEngine, pool
 from headway.engine.choice import engine_for
 from headway.engine.transport import Room
@@ -289,3 +291,18 @@ def test_models_as_received_are_judged_side_by_side_to_the_same_counts(text, tas
     assert engine.received(recipe, task, cast, range(6)) == expected
     received = {r.client: r.correct["received"] for r in alone.personal(recipe, task, cast, range(6), [], False)}
     assert received == expected
+
+
+def test_answers_to_the_test_set_leave_a_rounds_reports_alone():
+    """Whoever watches a round looks at its reports after the evaluation, which workers answer too."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(1300, 4)).astype("float32"), np.arange(1300) % 3
+    data = Dataset.of(x[:90], y[:90], x, y)  # a test set in three parts
+    s = settings({"data": data.name, "clients": 4, "partition": "iid", "model": "mlp_small"})
+    task, recipe = build(s, dataset=data), parse("fedavg")
+    with closing(PoolEngine(recipe, task, 2)) as engine:
+        server, _, reports = rounds.run_round(rounds.begin(recipe, task), recipe, task, engine)
+        before = copy.deepcopy(reports)
+        engine.logits(task, rounds.global_net(server, recipe, task))
+        engine.received(recipe, task, rounds.cast_of(server, recipe), range(4))
+        toy.assert_same(reports, before)

@@ -76,6 +76,8 @@ def crews(session):
 
             return json.dumps({"pid": os.getpid(), "node": "here", "fault": json.loads(self.order)["fault"]})
 
+        present = ready
+
         def work(self, key, die):
             import os
             import time

@@ -147,7 +147,8 @@ class PoolEngine(LocalEngine):
                     net = task.net_of(value["spec"]).load(value["tensors"]).eval()
                     continue
                 if kind == "logits":
-                    pipe.send((rest[0], self.slots[rest[1]].pack({"z": _part(task, net, rest[0])})))
+                    # not into a slot: the round's reports may still be looked at
+                    pipe.send((rest[0], self.inboxes[number][0].pack({"z": _part(task, net, rest[0])})))
                     continue
                 if kind == "survey":
                     k, slot = rest[:2]
@@ -322,7 +323,7 @@ class PoolEngine(LocalEngine):
         def give(w: int) -> None:
             if todo:
                 busy[w] = todo.pop()
-                self.workers[w].tell(("logits", busy[w], w))
+                self.workers[w].tell(("logits", busy[w]))
 
         for w, worker in enumerate(self.workers[:parts]):
             worker.tell(("net", packed))
@@ -333,7 +334,7 @@ class PoolEngine(LocalEngine):
                 number = busy.pop(w)
                 try:
                     _, message = received(self.workers[w].pipe)
-                    answers[number] = self.slots[w].unpack(message, copy=True)["z"]
+                    answers[number] = self.inboxes[w][0].unpack(message, copy=True)["z"]
                 except GONE:
                     deaths += 1
                     self._mourn("the evaluation", deaths, "its part of the test set is judged again")
