@@ -59,6 +59,7 @@ def runs_command(
         save(place, rows, overwrite)
         emit(as_json, table, lambda c: print_difference(c, table, place))
     elif metrics:
+        found = readable(found)
         rows = work.metrics_rows(found)
         if place and place.is_dir():
             taken: list[str] = []
@@ -74,6 +75,16 @@ def runs_command(
     else:
         save(place, [{key: f[key] for key in listed(shown)} for f in found], overwrite)
         emit(as_json, [f.record() for f in found], lambda c: print_runs(c, found, shown, place))
+
+
+def readable(found: Sequence[Found]) -> list[Found]:
+    """The runs whose rounds can be read; of the others it is told why not."""
+    damaged = [f for f in found if f.state == "damaged"]
+    if damaged and len(damaged) == len(found):
+        raise CheckpointError(str(damaged[0].reason))
+    for f in damaged:
+        typer.echo(f"note: {f.name} is left out: {f.reason}", err=True)
+    return [f for f in found if f not in damaged]
 
 
 def named_runs(given: Sequence[Path]) -> list[Path]:

@@ -16,7 +16,7 @@ import numpy as np
 from headway.conflicts import check_settings
 from headway.data import Dataset, load
 from headway.engine.session import check_engine
-from headway.errors import ConfigError, nearest
+from headway.errors import CheckpointError, ConfigError, nearest
 from headway.experiment import Options, check_fits, execute
 from headway.methods import recipe as parse_recipe
 from headway.opening import can_continue
@@ -151,6 +151,10 @@ def compare(
     if twice := [str(r) for i, r in enumerate(parsed) if str(r) in {str(q) for q in parsed[:i]}]:
         raise ConfigError(f"recipes: {twice[0]} is named twice; name each recipe once")
     tasks = {seed: make(s.model_copy(update={"seed": seed})) for seed in seeds}
+    if (out / "config.json").exists():
+        raise CheckpointError(
+            f"out={out}: it holds a run, and a comparison needs a folder of its own; choose another --out"
+        )
     done: dict[Path, bool] = {}
     for recipe in parsed:  # recipes and folders are checked before the first one runs
         first = tasks[seeds[0]]

@@ -163,9 +163,12 @@ def resume(
     if (out / "summary.json").exists():
         try:
             read_model(out / "model.safetensors")
-            return Run(out)
         except CheckpointError:  # the checkpoint has all that the model was made from
             (out / "summary.json").unlink()
+        else:
+            run = Run(out)
+            _ = run.metrics  # what has lost some of its rounds is not left as it is without a word
+            return run
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
     how |= {key: config["options"].get(key) for key in ("address", "track")}
     how |= {"watch": config["options"].get("watch", ())} | dict(elsewhere or {})

@@ -124,7 +124,7 @@ def look(path: Path, name: str) -> Found:
         if not run.done:
             state = "running" if is_running(path) else "unfinished"
             return Found(path, name, state, None, facts | so_far(run))
-        summary = run.summary
+        summary, _ = run.summary, run.metrics  # a finished run has all its rounds
         figures = {key: number(figure(summary)) for key, figure in FIGURES.items()}
         failed = summary["failed"]
         values = facts | figures | {"rounds_done": summary["rounds"]}

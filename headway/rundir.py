@@ -83,8 +83,17 @@ class Run:
 
     @cached_property
     def metrics(self) -> Table:
-        """One row a round."""
-        return read_table(self.path / "metrics.jsonl")
+        """One row a round; of a finished run all of them."""
+        rows = read_table(self.path / "metrics.jsonl")
+        rounds = self.summary.get("rounds") if self.done and self.summary["failed"] is None else None
+        if isinstance(rounds, int):
+            there = [row.get("round") if isinstance(row, dict) else None for row in rows]
+            if there != list(range(1, rounds + 1)):
+                raise CheckpointError(
+                    f"{self.path / 'metrics.jsonl'} is damaged: it has {len(rows)} lines and the run had {rounds} "
+                    f"rounds; make the run again in another folder"
+                )
+        return rows
 
     @cached_property
     def timings(self) -> Table:
@@ -197,7 +206,9 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
             header = json.loads((f.metadata() or {})["headway"])
             return Tree({k: f.get_tensor(k) for k in f.keys()}), header  # noqa: SIM118  not a dict
     except (SafetensorError, OSError, KeyError, ValueError):
-        raise CheckpointError(f"{path} is missing or damaged; make the run again in another folder") from None
+        again = f"{to_copy('resume', path.parent)} makes it again from the run's checkpoint"
+        fix = again if path.name == "model.safetensors" else "make the run again in another folder"
+        raise CheckpointError(f"{path} is missing or damaged; {fix}") from None
 
 
 def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:

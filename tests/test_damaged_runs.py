@@ -1,0 +1,67 @@
+"""Run directories that lost something, or that something else was about to be written into."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from calling import SMALL, headway
+
+from headway.errors import CheckpointError
+from headway.rundir import Run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished run of three rounds."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    assert headway("run", "fedavg", *SMALL, "--rounds=3", f"--out={out}", "--quiet").code == 0
+    return out
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def lose_a_line(rows):
+    return rows[:1] + rows[2:]
+
+
+@pytest.mark.parametrize("damage", [lambda rows: [], lambda rows: rows[:-1], lose_a_line])
+def test_a_finished_run_that_lost_rounds_is_damaged_everywhere(run, damage):
+    file = run / "metrics.jsonl"
+    rows = file.read_text().splitlines(keepends=True)
+    assert len(rows) == 3
+    file.write_text("".join(damage(rows)))
+    left = len(damage(rows))
+    with pytest.raises(
+        CheckpointError, match=rf"metrics.jsonl is damaged: it has {left} lines and the run had 3 rounds"
+    ):
+        _ = Run(run).metrics
+    for command in (["report", str(run)], ["resume", str(run)], ["runs", str(run), "--metrics"]):
+        end = headway(*command)
+        assert (end.code, "Traceback" in end.err) == (2, False), command
+        assert "damaged" in end.err + end.out
+    listed = headway("runs", str(run))
+    assert "damaged" in listed.out
+
+
+def test_a_damaged_model_is_made_again_as_the_message_says(run):
+    model = run / "model.safetensors"
+    before = model.read_bytes()
+    model.write_bytes(before[:100])
+    end = headway("export", str(run), "--to=torch")
+    assert end.code == 2
+    assert f"`headway resume {run}` makes it again" in end.err
+    assert headway("resume", str(run), "--quiet").code == 0
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [["compare", "fedavg", "scaffold"], ["run", "fedavg", "--seeds=0,1"]])
+def test_a_comparison_is_not_written_into_a_run(run, command):
+    before = sorted(p.name for p in run.iterdir())
+    end = headway(*command, *SMALL, f"--out={run}")
+    assert (end.code, end.err.count("\n")) == (2, 1)
+    assert "it holds a run, and a comparison needs a folder of its own; choose another --out" in end.err
+    assert sorted(p.name for p in run.iterdir()) == before
