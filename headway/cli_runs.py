@@ -110,16 +110,17 @@ def csv_place(text: str | None, several: bool) -> Path | None:
     """Where the CSV goes: never over a run's own file."""
     if text is None:
         return None
-    place = Path(text)
-    if several and (text.endswith("/") or place.is_dir()):
-        from headway.rundir import prepare_folder
+    from headway.rundir import check_writable, prepare_folder
 
-        prepare_folder(place, f"csv={text}", "choose another --csv")
+    place, asked = Path(text), (f"csv={text}", "choose another --csv")
+    if several and (text.endswith("/") or place.is_dir()):
+        prepare_folder(place, *asked)
         return place
     if place.suffix.lower() != ".csv":
         raise ConfigError(f"csv={text}: the file must end in .csv, such as {place.with_suffix('.csv').name}")
     if place.is_dir() or not place.parent.is_dir():
         raise CheckpointError(f"csv={text}: it cannot be written there; give a file in a folder that exists")
+    check_writable(place.parent, *asked)
     return place
 
 

@@ -15,6 +15,7 @@ from headway.tree import stream
 
 Array = NDArray[Any]
 CHANNELS = (1, 3, 4)
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
 def build(
@@ -160,7 +161,21 @@ def clients(where: str, group: Array, n: int) -> Array:
         raise DataError(
             f"{where} is {group.dtype} {list(group.shape)}: give one client number or name for each of {n} samples"
         )
+    if len(lost := nameless(group)):
+        raise DataError(
+            f"{where} names no client for {len(lost)} of {n} samples, the first at index {lost[0]} "
+            f"({str(group[lost[0]])!r}): fill them, or leave the groups out"
+        )
     return group
+
+
+def nameless(group: Array) -> Array:
+    """Where a client's name is missing: all such samples would become one more client."""
+    if group.dtype.kind != "U":
+        return np.empty(0, dtype=np.int64)
+    names, codes = np.unique(group, return_inverse=True)
+    lost = [i for i, name in enumerate(names) if str(name).strip().lower() in MISSING]
+    return np.flatnonzero(np.isin(codes.reshape(-1), lost))
 
 
 def same_clients(

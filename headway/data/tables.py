@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.arrays import Dataset
-from headway.data.build import build
+from headway.data.build import MISSING, build, nameless
 from headway.errors import DataError, nearest
 
 Array = NDArray[Any]
 LABELS = ("label", "class", "target", "y")
 GROUPS = ("group", "client")
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 ENCODING = "utf-8-sig"  # with or without a byte order mark
 
 
@@ -63,7 +62,7 @@ def table(path: Path, column: str | None = None) -> Dataset:
     read = read_parquet if path.suffix.lower() == ".parquet" else read_csv
     roles, x, text = read(path, column)
     names, y = label_codes(path, roles.names[roles.label], text[roles.label])
-    group = None if roles.group is None else np.unique(text[roles.group], return_inverse=True)[1].reshape(-1)
+    group = None if roles.group is None else client_codes(path, roles.names[roles.group], text[roles.group])
     features, notes = [roles.names[i] for i in roles.features], roles.notes(path)
     if roles.split is None:
         return build(path.name, x, y, group=group, class_names=names, feature_names=features, notes=notes)
@@ -149,6 +148,16 @@ def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]
         order = sorted(set(key))
     place = {name: i for i, name in enumerate(order)}
     return [str(name) for name in order], np.asarray([place[k] for k in key], dtype=np.int64)[codes]
+
+
+def client_codes(path: Path, column: str, text: Array) -> Array:
+    """Each row's client, by the order of their names."""
+    if len(lost := nameless(text)):
+        raise DataError(
+            f"{path}: column '{column}' names no client in {len(lost)} of {len(text)} rows, the first in row {lost[0]} "
+            f"({str(text[lost[0]])!r}): fill them, or remove the column"
+        )
+    return np.unique(text, return_inverse=True)[1].reshape(-1)
 
 
 def number(text: str) -> float | None:
@@ -268,7 +277,7 @@ def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int
         raise DataError(f"{path} has no rows: add samples")
     for i in [*roles.features, *roles.text]:
         values = content.column(i)
-        if values.null_count:
+        if values.null_count and i != roles.group:  # a client's missing name is told as in a CSV
             first = int(np.argmax(values.is_null().to_numpy()))
             raise DataError(
                 f"{path}: {values.null_count} values of column '{roles.names[i]}' are missing, the first in "
@@ -284,4 +293,5 @@ def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int
             )
         with np.errstate(over="ignore"):
             x[:, place] = content.column(i).to_numpy()
-    return roles, x, {i: np.asarray([str(v) for v in content.column(i).to_pylist()]) for i in roles.text}
+    words = {i: ["" if v is None else str(v) for v in content.column(i).to_pylist()] for i in roles.text}
+    return roles, x, {i: np.asarray(column) for i, column in words.items()}

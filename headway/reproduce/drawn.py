@@ -28,7 +28,7 @@ from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
 from headway.reproduce.run import common
 from headway.reproduce.table import CUT
-from headway.rundir import Run, prepare_folder
+from headway.rundir import Run, check_writable, prepare_folder
 from headway.settings import Settings
 from headway.state import Server
 from headway.strict_json import strict
@@ -123,6 +123,8 @@ def reproduce_figure(
     cells = preset.cells(scale, changes, rows)
     seed = (seeds or PROTOCOLS[preset.paper].seeds)[0]
     folder = out / preset.name.partition("/")[2]
+    for place in (out, out / "runs", folder):  # before anything starts
+        check_writable(place)
     watch = tuple(name for name in WATCHED if name in preset.watch or name in options.watch)
     watching = replace(options, watch=watch)
     makers: dict[str, Callable[[Settings], Task]] = {}

@@ -11,7 +11,7 @@ from headway.experiment import Options
 from headway.reproduce import plan, work
 from headway.reproduce.protocols import PROTOCOLS
 from headway.reproduce.table import Side, grouped
-from headway.rundir import prepare_folder
+from headway.rundir import check_writable, prepare_folder
 from headway.settings import Settings
 
 SHOWN = (  # the settings worth telling
@@ -39,6 +39,7 @@ def reproduce_table(
     protocol = PROTOCOLS[paper]
     seeds = tuple(seeds) if seeds else protocol.seeds[: 2 if scale == "cpu" else None]
     prepare_folder(out)
+    check_writable(out / "runs")
     ours = work.measure(cells, seeds, out, options)
     side = Side(
         plan.table_name(found[0]), scale, command, tuple(seeds), common([cell.settings for cell in cells]),

@@ -205,3 +205,8 @@ def test_bad_clients_are_refused(tmp_path: Path):
     assert "no x_test" in refused(tmp_path, x=X, y=Y, group=Y, group_test=Y)
     names = Y.astype(str)
     assert "one kind of name" in refused(tmp_path, x=X, y=Y, group=Y, x_test=X, y_test=Y, group_test=names)
+    gaps = np.where(np.arange(30) % 10 == 3, " ", names)
+    said = "names no client for 3 of 30 samples, the first at index 3 (' '): fill them, or leave the groups out"
+    assert refused(tmp_path, x=X, y=Y, group=gaps).endswith(f": group {said}")
+    both = refused(tmp_path, x=X, y=Y, group=names, x_test=X, y_test=Y, group_test=gaps)
+    assert both.endswith(f": group_test {said}")

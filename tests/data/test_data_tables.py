@@ -129,6 +129,16 @@ def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
     assert "[7, 1] (column 'b')" in text
 
 
+@pytest.mark.parametrize(("name", "blank"), [("group", ""), ("Client", "  "), ("group", "NaN")])
+def test_rows_without_a_client_are_counted_and_the_first_is_named(tmp_path: Path, name: str, blank: str):
+    table = [[i, blank if i in (4, 9) else f"c{i % 3}", i % 2] for i in range(20)]
+    text = refusal(write(tmp_path, table, ["a", name, "label"]))
+    said = f"column '{name}' names no client in 2 of 20 rows, the first in row 4 ({blank!r})"
+    assert text.endswith(f"t.csv: {said}: fill them, or remove the column")
+    split = [[*row, "test" if i > 14 else "train"] for i, row in enumerate(table)]
+    assert said in refusal(write(tmp_path, split, ["a", name, "label", "split"]))
+
+
 def test_words_among_the_features_are_refused_by_column(tmp_path: Path):
     table = rows()
     table[5][0] = "red"
@@ -227,6 +237,13 @@ def test_parquet_with_words_nulls_or_damage_is_refused(tmp_path: Path):
     path = parquet(tmp_path, a=[1.0, 2.0], label=[0, 1])
     Path(path).write_bytes(Path(path).read_bytes()[:50])
     assert "not a readable .parquet" in refusal(path)
+
+
+@pytest.mark.parametrize("group", [["u", None, "v", ""], [1, None, 2, None], [1.0, float("nan"), 2.0, None]])
+def test_parquet_rows_without_a_client_are_refused_as_in_csv(tmp_path: Path, group: list[Any]):
+    text = refusal(parquet(tmp_path, a=[1.0, 2.0, 3.0, 4.0] * 5, group=group * 5, label=[0, 1, 0, 1] * 5))
+    assert "column 'group' names no client in 10 of 20 rows, the first in row 1 (" in text
+    assert text.endswith("): fill them, or remove the column")
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

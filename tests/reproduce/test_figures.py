@@ -324,3 +324,18 @@ def test_bad_requests_end_in_one_sentence_and_write_nothing(tmp_path, words, say
     assert says in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_starts(tmp_path):
+    done = call("reproduce", "fedtc/fig4", *SMALL, "--out", "/proc/z")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "out=/proc/z: the folder cannot be written" in done.err
+    assert done.err.endswith("; choose another --out\n")
+    for name, table in (("fig4", "fedtc/fig4"), ("runs", "fedtc/fig4"), ("runs", "ccvr/table2")):
+        out = tmp_path / table / name
+        out.mkdir(parents=True)
+        (out / name).write_text("mine")
+        done = call("reproduce", table, *SMALL, "--out", out)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert f"out={out / name}: there is a file of that name; choose another --out" in done.err
+        assert [p.name for p in out.iterdir()] == [name]
