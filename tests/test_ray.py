@@ -439,8 +439,8 @@ def test_a_run_that_is_killed_outright_takes_its_private_cluster_with_it(tmp_pat
     assert folders
     run.kill()
     run.wait()
-    wait_until(lambda: not any(map(alive, of_run)), 30)
-    wait_until(lambda: not any(p.exists() for p in folders), 30)
+    wait_until(lambda: not any(map(alive, of_run)), 90)
+    wait_until(lambda: not any(p.exists() for p in folders), 90)
 
 
 def test_two_nodes_with_a_token_and_a_killed_worker_give_the_same_bytes(tmp_path):
