@@ -431,14 +431,16 @@ def test_a_run_that_is_killed_outright_takes_its_private_cluster_with_it(tmp_pat
     code = "from headway.cli import main; main()"
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     run = subprocess.Popen([sys.executable, "-c", code, *words], env=env, stderr=subprocess.DEVNULL)
-    wait_until(lambda: (tmp_path / "a" / METRICS).exists(), 120)
-    of_run = [int(p.name) for p in Path("/proc").glob("[0-9]*") if descends(p, run.pid)]
-    lines = [line for pid, line in raynodes.neighbours().items() if pid in of_run]
-    folders = {p for p in Path("/tmp").glob("hw-ray-*") if any(str(p) in line for line in lines)}
-    assert len(of_run) > 3
-    assert folders
-    run.kill()
-    run.wait()
+    try:
+        wait_until(lambda: (tmp_path / "a" / METRICS).exists(), 240)
+        of_run = [int(p.name) for p in Path("/proc").glob("[0-9]*") if descends(p, run.pid)]
+        lines = [line for pid, line in raynodes.neighbours().items() if pid in of_run]
+        folders = {p for p in Path("/tmp").glob("hw-ray-*") if any(str(p) in line for line in lines)}
+        assert len(of_run) > 3
+        assert folders
+    finally:  # also a run that came too late must not stay behind
+        run.kill()
+        run.wait()
     wait_until(lambda: not any(map(alive, of_run)), 90)
     wait_until(lambda: not any(p.exists() for p in folders), 90)
 
