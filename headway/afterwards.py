@@ -15,6 +15,7 @@ from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import LocalEngine
 from headway.engine.choice import passing_store, set_threads
+from headway.engine.memory import GiveBackGrowth
 from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
@@ -92,7 +93,7 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
         raise CheckpointError(f"{path} has lost its last checkpoint; make the run again in another folder")
     store = passing_store(task, run.config["options"]["store"])
     found.fill(store)
-    return Saved(run, recipe, task, found.server, LocalEngine(store))
+    return Saved(run, recipe, task, found.server, LocalEngine(store, GiveBackGrowth()))
 
 
 def folder_in(path: Path, name: str) -> Path:

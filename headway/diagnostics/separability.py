@@ -86,6 +86,7 @@ def pooled(subject: Subject, net: Net) -> Pool:
 
     def seen() -> Iterator[tuple[Tensor, Tensor]]:
         for done, k in enumerate(everyone):
+            subject.saved.engine.tick(done, len(everyone))
             subject.say(f"features of client {done + 1} of {len(everyone)}")
             x, y = task.data[k]
             e = net.embedding_of(x)  # [n_k, d]

@@ -58,7 +58,7 @@ PROTOCOLS = {
     ),
     "fedfn": Protocol(
         settings={"batch_size": 50, "augment": "flip"},
-        rounds=320, seeds=(0, 1), cut=Cut(10_000, 2_000, 30), guarded="variant=guarded,min_size=10",
+        rounds=320, seeds=(0, 1), cut=Cut(50_000, 2_000, 20), guarded="variant=guarded,min_size=10",
         pieces={"fedrep": "fedrep(body_epochs=1)"},
         assumptions=(
             f"{SGD}, batch 50, horizontal flips (paper); weight decay 1e-5 in Tables 2 and A8 and none elsewhere, "
@@ -75,7 +75,7 @@ PROTOCOLS = {
             "batch_size": 64, "weight_decay": 1e-5, "lr_decay": "0.9", "normalise": "half", "merge_test": True,
             "local_test": "0.25",
         },
-        rounds=100, seeds=(0, 1), cut=Cut(6_000, 2_000, 15), guarded="variant=guarded,min_size=40",
+        rounds=100, seeds=(0, 1), cut=Cut(50_000, 10_000, 10), guarded="variant=guarded,min_size=40",
         assumptions=(
             f"{SGD}, weight decay 1e-5, batch 64, learning rate 0.01 x0.9 a round (FedTC's classifier 1e-4)",
             "training and test data are one pool of which each client holds out a quarter for its test (PFLlib)",
