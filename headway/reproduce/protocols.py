@@ -58,7 +58,7 @@ PROTOCOLS = {
     ),
     "fedfn": Protocol(
         settings={"batch_size": 50, "augment": "flip"},
-        rounds=320, seeds=(0, 1), cut=Cut(50_000, 2_000, 20), guarded="variant=guarded,min_size=10",
+        rounds=320, seeds=(0, 1), cut=Cut(50_000, 10_000, 20), guarded="variant=guarded,min_size=10",
         pieces={"fedrep": "fedrep(body_epochs=1)"},
         assumptions=(
             f"{SGD}, batch 50, horizontal flips (paper); weight decay 1e-5 in Tables 2 and A8 and none elsewhere, "
