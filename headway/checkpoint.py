@@ -1,16 +1,17 @@
 """Values <-> disk, so that a run killed at any moment continues bit for bit.
 
 A checkpoint is a manifest that names its files with their SHA-256: the server, and packs of clients. A pack holds the
-clients that changed since the last checkpoint; older packs are named again, not written again. The manifest is
-written last, so a checkpoint either is whole or does not exist. The last two are kept.
+clients that changed since the last checkpoint; older packs are named again, and written again only to gather what is
+left of them. The manifest is written last, so a checkpoint either is whole or does not exist. The last two are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from headway.values import read_raw, to_bytes, write_atomic
 
 FORMAT = 1
 KEEP = 2
-MOST_PACKS = 12  # beyond this the live clients are written afresh and old packs can go
+MOST_PACKS = 12  # so many small packs are gathered into large ones, and the old can go
 PACK_BYTES = 256 * 2**20
 
 
@@ -50,25 +51,27 @@ class Checkpoints:
         self.identity = dict(identity)  # recipe and task: a checkpoint of another one is refused
         self._where: dict[int, str] = {}  # client -> the pack that holds its latest value
         self._hashes: dict[str, str] = {}  # pack -> sha256
+        self._held: dict[str, int] = {}  # pack -> clients it was written with; some may have a newer value elsewhere
 
     def save(self, server: Server, store: ClientStore, extra: Mapping[str, Any]) -> None:
         """Write a checkpoint; until its manifest is in place the last one stands."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tag = f"{server.round:06d}"
-        fresh = len(self._hashes) >= MOST_PACKS
-        for number, pack in enumerate(self._packs(store, store.ids() if fresh else sorted(store.changed))):
-            name = f"clients-{tag}-{number}.safetensors"
-            self._hashes[name] = self._write(name, {"clients": pack})
+        for pack in self._packs(store, self._due(store.changed)):
+            name = self._unused(f"clients-{tag}")
+            self._hashes[name], self._held[name] = self._write(name, {"clients": pack}), len(pack)
             self._where.update({client.id: name for client in pack})
         server_file = f"server-{tag}.safetensors"
         live = set(self._where.values())
         self._hashes = {name: h for name, h in self._hashes.items() if name in live}
+        self._held = {name: n for name, n in self._held.items() if name in live}
         manifest = {
             "format": FORMAT,
             "round": server.round,
             "identity": self.identity,
             "server": server_file,
             "clients": {str(k): name for k, name in sorted(self._where.items())},
+            "held": self._held,
             "files": {server_file: self._write(server_file, server), **self._hashes},
             "extra": dict(extra),
         }
@@ -113,7 +116,24 @@ class Checkpoints:
 
         self._where = dict(where)
         self._hashes = {name: h for name, h in manifest["files"].items() if name != manifest["server"]}
+        self._held = dict(manifest.get("held", {}))
         return Checkpoint(server, packs, manifest["extra"])
+
+    def _due(self, changed: Iterable[int]) -> list[int]:
+        """Whom to write: who changed, who else is in a pack that is mostly outdated, or in one of many small ones.
+
+        So a client that rests is written a few times at most, however many there are and however long the run is.
+        """
+        due = set(changed)
+        live: dict[str, list[int]] = {}
+        for k, name in self._where.items():
+            if k not in due:
+                live.setdefault(name, []).append(k)
+        sizes = {path.name: path.stat().st_size for path in self.folder.glob("clients-*")}
+        small = [name for name in live if sizes.get(name, 0) < PACK_BYTES // 2]
+        again = small if len(small) >= MOST_PACKS else []
+        again += [name for name, ids in live.items() if 2 * len(ids) < self._held.get(name, 0)]
+        return sorted(due.union(*(live[name] for name in again)))
 
     def _packs(self, store: ClientStore, ids: list[int]) -> Iterator[list[Client]]:
         pack: list[Client] = []
@@ -128,6 +148,11 @@ class Checkpoints:
                 pack, size = [], 0
         if pack:
             yield pack
+
+    def _unused(self, stem: str) -> str:
+        """A name that no file has: a second checkpoint of a round must not write over a pack that is in use."""
+        names = (f"{stem}-{number}.safetensors" for number in count())
+        return next(name for name in names if not (self.folder / name).exists())
 
     def _write(self, name: str, value: Any) -> str:
         data = to_bytes(value)

@@ -206,12 +206,6 @@ def how(given: dict[str, Any]) -> Ways:
     workers = workers_of(given["workers"])
     threads = number("threads", given["threads"], int, 1, MOST_THREADS) or 1
     engine = given["engine"] or "local"
-    if threads > 1 and engine == "local":
-        if workers not in (None, 1):
-            raise ConfigError(
-                f"workers={workers}: workers have one thread each and threads={threads}; give one of the two"
-            )
-        workers = 1
     check_engine(engine, given["address"])
     store = given["store"] or "auto"
     if store not in ("auto", "memory", "disk"):

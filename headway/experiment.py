@@ -19,7 +19,7 @@ from headway.calibration import spec_of
 from headway.checkpoint import Checkpoints
 from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine.choice import engine_for, set_threads, store_for
+from headway.engine.choice import engine_for, set_threads, store_for, workers_beside
 from headway.engine.session import check_engine
 from headway.errors import CheckpointError, EngineError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
@@ -76,7 +76,7 @@ class Options:
 
     device: str = "cpu"
     threads: int | None = 1  # of one process; bits depend on it, so it is 1 unless the user says otherwise
-    workers: int | None = 1  # processes that train clients; None: one a core
+    workers: int | None = 1  # processes that train clients; None, or auto: one a core
     engine: str = "local"  # or ray
     address: str | None = None  # of a running Ray cluster: HOST:PORT or auto; None: a private one on this machine
     tune: bool = False  # choose the layout of images and torch.compile by a short timing; bits depend on the choice
@@ -88,6 +88,7 @@ class Options:
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", workers_beside(self.threads, self.workers, self.engine))
         object.__setattr__(self, "watch", watch_names(self.watch))
         object.__setattr__(self, "track", names_of(self.track))  # a tracker that is not installed is refused at once
 

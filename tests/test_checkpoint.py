@@ -102,6 +102,62 @@ def test_many_packs_are_gathered_into_one(tmp_path):
     toy.assert_same(clients_of(found), [client(t, t) for t in range(1, 40)])
 
 
+def written(folder, points, store, t):
+    """Files of clients that a checkpoint writes."""
+    before = {p.name for p in folder.glob("clients-*")}
+    points.save(server_at(t), store, {})
+    return {p.name for p in folder.glob("clients-*")} - before
+
+
+def test_clients_at_rest_in_large_packs_are_not_written_again(tmp_path, monkeypatch):
+    """More large packs than are gathered, and one client that trains: what rests, rests."""
+    store = ClientStore()
+    store.put([client(k, float(k)) for k in range(40)])
+    monkeypatch.setattr(checkpoint, "PACK_BYTES", 10)  # two clients a pack, each of them large
+    points = Checkpoints(tmp_path, SAME)
+    assert len(written(tmp_path, points, store, 1)) == 20
+    for t in range(2, 8):
+        store.put([client(7, 100.0 * t)])
+        assert len(written(tmp_path, points, store, t)) == 1
+    found, _ = Checkpoints(tmp_path, SAME).load(CPU)
+    toy.assert_same(
+        sorted(clients_of(found), key=lambda c: c.id), [client(k, 700.0 if k == 7 else float(k)) for k in range(40)]
+    )
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_what_is_left_of_an_outdated_pack_is_gathered(tmp_path, reloaded):
+    """A pack of five: with two of them newer elsewhere it stays, with three the other two move and it goes."""
+    points, store = Checkpoints(tmp_path, SAME), ClientStore()
+    store.put([client(k, k) for k in range(5)])
+    points.save(server_at(1), store, {})
+    for t, k in enumerate((0, 1, 2), 2):
+        if reloaded:
+            points = Checkpoints(tmp_path, SAME)
+            points.load(CPU)
+        store.put([client(k, 10 * t)])
+        points.save(server_at(t), store, {})
+        found, _ = Checkpoints(tmp_path, SAME).load(CPU)
+        pack = points._where[4]
+        assert pack == ("clients-000001-0.safetensors" if k < 2 else "clients-000004-0.safetensors")
+    points.save(server_at(5), store, {})
+    points.save(server_at(6), store, {})
+    assert not (tmp_path / "clients-000001-0.safetensors").exists()  # no kept manifest names it
+    found, _ = Checkpoints(tmp_path, SAME).load(CPU)
+    toy.assert_same(clients_of(found), [client(0, 20), client(1, 30), client(2, 40), client(3, 3), client(4, 4)])
+
+
+def test_a_second_checkpoint_of_a_round_writes_over_no_pack(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PACK_BYTES", 10)
+    points, store = saved(tmp_path, 3)
+    store.put([client(2, 22.0)])
+    assert all(name.startswith("clients-000003-") for name in written(tmp_path, points, store, 3))
+    found, damaged = Checkpoints(tmp_path, SAME).load(CPU)
+    assert damaged == []
+    assert {c.id for c in clients_of(found)} == set(store.ids())
+    toy.assert_same(sorted(clients_of(found), key=lambda c: c.id), [store.get(k) for k in sorted(store.ids())])
+
+
 def test_large_state_is_cut_into_packs(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PACK_BYTES", 10)
     store = ClientStore()

@@ -17,6 +17,7 @@ from headway.engine.local import LocalEngine
 from headway.engine.memory import keep_freed_memory
 from headway.engine.pool import PoolEngine
 from headway.engine.store import ClientStore, DirectoryStore, SpillingStore
+from headway.errors import ConfigError
 from headway.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -47,6 +48,20 @@ def engine_for(
     if workers < 2 or task.device.type != "cpu":
         return LocalEngine(store, tick)
     return PoolEngine(recipe, task, workers, store, tick, options.progress.say)
+
+
+def workers_beside(threads: int | None, workers: int | str | None, engine: str) -> int | None:
+    """How many workers were asked for, None for as many as help; beside several threads there are none.
+
+    A local worker has one thread, and bits depend on threads: a run of two would go on to other numbers with workers.
+    """
+    if workers in (None, "auto"):
+        return 1 if engine == "local" and threads != 1 else None
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise ConfigError(f"workers={workers}: it is not a number of processes; use auto or a whole number from 1")
+    if workers > 1 and engine == "local" and threads != 1:
+        raise ConfigError(f"workers={workers}: workers have one thread each and threads={threads}; give one of the two")
+    return workers
 
 
 def store_for(out: Path, task: Task, options: Options) -> ClientStore:
