@@ -255,7 +255,7 @@ def diagnose(g: Gathered, tell: Telling) -> None:
 
 def diagnose_one(path: Path, names: Sequence[str], before: int, tell: Telling) -> None:
     """These diagnostics of one run, `before` steps of the whole being done already."""
-    subject = Subject.of(path, tell.say)
+    subject = Subject.with_or_without_model(path, tell.say)
     prepare_folder(path / "diagnostics", f"run={path}", COPY_THE_RUN)
     looked = look(
         subject, names, path / "diagnostics",

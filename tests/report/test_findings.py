@@ -167,7 +167,7 @@ def test_a_run_that_cannot_be_diagnosed_keeps_no_other_from_the_page(monkeypatch
     write_run(Path("runs/b"), "moon", accs=(0.1,))
     write_run(Path("runs/c"), "scaffold", finished=False)
     monkeypatch.setattr(findings, "look", look)
-    monkeypatch.setattr(findings, "Subject", SimpleNamespace(of=lambda path, say: path))
+    monkeypatch.setattr(findings, "Subject", SimpleNamespace(with_or_without_model=lambda path, say: path))
     end = headway("report", "runs", "--diagnose")
     assert end.code == 0
     assert sorted(tried) == [Path("runs/a"), Path("runs/b")]  # an unfinished run has nothing to look into
@@ -176,9 +176,14 @@ def test_a_run_that_cannot_be_diagnosed_keeps_no_other_from_the_page(monkeypatch
     assert "How long the rows are." in Path("runs/report.html").read_text()
 
 
-def test_a_failed_run_is_diagnosed_with_what_it_has(tmp_path):
-    failed = gather([write_run(tmp_path / "a", failed="the loss is not finite", personal=None)]).runs[0]
-    assert findings.missing(failed) == list(findings.DIAGNOSTICS)
+@pytest.mark.usefixtures("_here")
+def test_a_failed_run_is_diagnosed_with_what_it_has():
+    """It has lost its model to numbers that are not finite, but not its data and its curves."""
+    assert headway("run", "fedavg", *SMALL, "--lr=1e30", "--out=runs/a", "-q").code != 2
+    end = headway("report", "runs", "--diagnose")
+    assert end.code == 0
+    assert sorted(p.stem for p in Path("runs/a/diagnostics").glob("*.json")) == ["labels", "traces"]
+    assert len(re.findall('<img[^>]*src="data:image/png', Path("runs/report.html").read_text())) == 2
 
 
 # ---- progress
@@ -202,7 +207,7 @@ def test_reading_and_diagnosing_are_bars_on_a_terminal(tmp_path, monkeypatch):
         return Looked(subject, folder, failed={"norms": "out of [red]memory"})
 
     monkeypatch.setattr(findings, "look", look)
-    monkeypatch.setattr(findings, "Subject", SimpleNamespace(of=lambda path, say: path))
+    monkeypatch.setattr(findings, "Subject", SimpleNamespace(with_or_without_model=lambda path, say: path))
     monkeypatch.setattr(findings, "DIAGNOSTICS", {"labels": "", "norms": "", "collapse": ""})
     root = comparison(tmp_path / "[red]", seeds=1)
     shown = watched(lambda told: findings.diagnose(gather([root], told), told), terminal=True)
