@@ -274,7 +274,7 @@ def chosen_tests(dataset: Dataset, local: Split) -> tuple[Dataset, Split]:
 
 
 def augment_for(s: Settings, d: Dataset) -> augment.Augment:
-    """What is done to training inputs; what a crop uncovers is filled with the data's mean."""
+    """What is done to training inputs; what a cutout covers is filled with the data's mean."""
     aug = augment.parse(s.augment)
     if not aug:
         return aug

@@ -20,7 +20,7 @@ from headway.reproduce.plan import Cell
 from headway.reproduce.work import Ours
 from headway.values import write_atomic
 
-CUT = "model and rounds, mostly samples too, are cut for two cores: levels are not the paper's, at best orderings are"
+CUT = "model, rounds and samples that are not the paper's are cut for two cores: compare orderings at best, not levels"
 REFERENCES = ("fedavg", "fedavg+ft", "fedavg+etf", "local")  # whom others are compared with: the first there is
 
 

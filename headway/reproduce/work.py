@@ -51,7 +51,14 @@ def measure(cells: Sequence[Cell], seeds: Sequence[int], out: Path, options: Opt
             refused[cell.settings.data] = refused[name] = str(error)
     if not trained and refused:
         raise DataError(next(iter(refused.values())))
-    return [reading(cell, trained.get(folder_of(cell)), refused, options) for cell in cells]
+    later = [cell for cell in cells if needs_state(cell)]
+    where = {id(cell): f"after training, {number} of {len(later)}" for number, cell in enumerate(later, 1)}
+
+    def say(cell: Cell, run: Run) -> None:
+        if id(cell) in where:  # the others are read off a file
+            options.progress.say(f"{where[id(cell)]}: {cell.row.method}, {run.path.name}")
+
+    return [reading(cell, trained.get(folder_of(cell)), refused, say) for cell in cells]
 
 
 def train(
@@ -80,12 +87,15 @@ def folder_of(cell: Cell) -> str:
     return f"{slug(cell.training)[:60]}-{digest([cell.training, cell.settings.model_dump()])}"
 
 
-def reading(cell: Cell, runs: Sequence[tuple[Run, Task]] | None, refused: Mapping[str, str], options: Options) -> Ours:
+def reading(
+    cell: Cell, runs: Sequence[tuple[Run, Task]] | None, refused: Mapping[str, str], say: Callable[[Cell, Run], None]
+) -> Ours:
     if runs is None:
         return Ours((), missing=refused.get(folder_of(cell)) or refused[cell.settings.data])
     values, failed = [], []
     for run, task in runs:
         why = run.summary["failed"]
+        say(cell, run)
         try:
             value = None if why and run.summary["personal"] is None and needs_state(cell) else read(cell, run, task)
         except HeadwayError as error:  # a model that is not made of numbers can be neither calibrated nor tuned

@@ -218,7 +218,7 @@ def test_cuts_published_numbers_and_settings_are_told(tmp_path):
     said = " ".join(done.out.split())
     assert "fedetf, dir(0.05): " in said
     assert ", paper 54.95 %" in said
-    assert "model and rounds, mostly samples too, are cut" in said
+    assert "model, rounds and samples that are not the paper's are cut" in said
     assert "ours: data=digits, model=mlp_small, train_size=300, test_size=100" in said
 
 

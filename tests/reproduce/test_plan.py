@@ -61,6 +61,19 @@ def test_cpu_scale_keeps_data_partition_and_method_and_cuts_model_rounds_and_sam
     assert cpu.settings.rounds < full.settings.rounds
 
 
+@pytest.mark.parametrize(
+    ("table", "rows", "steps"),
+    [("fedfn/table2", "shard(2),fedavg", 150), ("fedtc/table2", "cifar10,dir(0.1),fedper", 352)],
+)
+def test_where_local_steps_matter_no_sample_is_cut(table, rows, steps):
+    """FedFN: 500 samples a client, 15 epochs, batches of 50; FedTC: 6,000, less a quarter, 5 epochs, 64."""
+    full, cpu = (cell(table, rows, scale).settings for scale in ("full", "cpu"))
+    held_out = 0.25 if cpu.merge_test else 0
+    samples = (1 - held_out) * (cpu.train_size + cpu.test_size * cpu.merge_test) / cpu.clients
+    assert round(samples * cpu.epochs / cpu.batch_size) == steps
+    assert (cpu.clients, cpu.epochs, cpu.batch_size, cpu.lr) == (full.clients, full.epochs, full.batch_size, full.lr)
+
+
 def test_a_shorter_run_starts_the_memory_after_the_same_share_of_rounds():
     row = plan.chosen(plan.published("fedavg-etf-gmv/table4"), "classes(2),epochs=2,fedavg+gmv")[0]
     assert recipe_for(row, 200) == "fedavg+gmv(alpha=1,warmup=180)"  # 900 of 1000

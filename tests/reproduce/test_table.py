@@ -112,6 +112,9 @@ def test_a_table_from_the_command_line(tmp_path):
     assert (tmp_path / "out" / "table3.csv").read_text().startswith("dataset,model,partition")
     again = call(*words)
     assert "round 1/2" not in again.err
+    assert [line for line in again.err.splitlines() if line.startswith("after training")] == [
+        f"after training, 1 of 1: fedavg+ccvr, seed-{seed}" for seed in (0, 1)
+    ]
     assert "assumed:" in again.out
 
 
