@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from headway.checkpoint import Checkpoints
 from headway.comparison import slug
 from headway.diagnostics.accuracy import global_score, personal_ids
 from headway.engine import LocalEngine
-from headway.engine.choice import passing_store, set_threads
+from headway.engine.choice import engine_for, passing_store, set_threads
 from headway.engine.memory import GiveBackGrowth
 from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options
@@ -103,22 +104,38 @@ def folder_in(path: Path, name: str) -> Path:
     return path / name
 
 
-def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
+@contextmanager
+def hands(saved: Saved, recipe: Recipe, workers: int | None) -> Iterator[LocalEngine]:
+    """Workers for a recipe where they help, for as long as the work lasts; no bit depends on them."""
+    how = Options(threads=saved.run.config["options"]["threads"], workers=workers)
+    engine = engine_for(recipe, saved.task, how, saved.engine.store, saved.engine.tick)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def calibrate(
+    path: Path, text: str, task: Task | None = None, say: Say = silent, workers: int | None = 1
+) -> dict[str, Any]:
     """Before, after, and what the same retraining reaches on real features, the oracle."""
     folder = folder_in(path, "calibrated")
     saved = load(path, say, task)
     recipe = saved.with_piece(text, "calib")
-    engine, task = saved.engine, saved.task
+    task = saved.task
     say("calibrating")
-    start = rounds.calibration_start(saved.server, recipe, engine.store)
-    before = global_score(rounds.global_net(start, recipe, task), engine, task)
-    net = rounds.finish(saved.server, recipe, saved.task, saved.engine)
-    after = global_score(net, engine, task)
+    start = rounds.calibration_start(saved.server, recipe, saved.engine.store)
+    with hands(saved, recipe, workers) as engine:
+        before = global_score(rounds.global_net(start, recipe, task), engine, task)
+        net = rounds.finish(saved.server, recipe, task, engine)
+        after = global_score(net, engine, task)
     frozen = recipe.head().get("weights", "trainable") != "trainable"
     piece = recipe.decider("calibrate")
     like = {"replace_head": frozen, "global_head": getattr(piece, "global_head", "server")}
     bound = saved.with_piece(spell(Oracle(**like)), "calib")
-    oracle = global_score(rounds.finish(saved.server, bound, task, engine), engine, task)
+    say("calibrating on real features")
+    with hands(saved, bound, workers) as engine:
+        oracle = global_score(rounds.finish(saved.server, bound, task, engine), engine, task)
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "calib")))
     result = {
         "recipe": str(recipe), "before": before.acc, "after": after.acc, "oracle": oracle.acc,
@@ -131,7 +148,9 @@ def calibrate(path: Path, text: str, task: Task | None = None, say: Say = silent
     return result | {"model": str(folder / f"{name}.safetensors")}
 
 
-def personalise(path: Path, text: str, task: Task | None = None, say: Say = silent) -> dict[str, Any]:
+def personalise(
+    path: Path, text: str, task: Task | None = None, say: Say = silent, workers: int | None = 1
+) -> dict[str, Any]:
     """Personal accuracy as received and after every stage; the clients' models are saved."""
     top = folder_in(path, "personalised")
     saved = load(path, say, task)
@@ -142,7 +161,8 @@ def personalise(path: Path, text: str, task: Task | None = None, say: Say = sile
     folder = top / name
     prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     ids = personal_ids(saved.task)
-    outcome = Outcome(saved.server, recipe, saved.task, saved.engine, ids, folder, say)
-    result = {"recipe": str(recipe), **outcome.personal()}
+    with hands(saved, recipe, workers) as engine:
+        outcome = Outcome(saved.server, recipe, saved.task, engine, ids, folder, say)
+        result = {"recipe": str(recipe), **outcome.personal()}
     write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result | {"models": str(folder / "clients")}

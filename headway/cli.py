@@ -133,6 +133,7 @@ def resume_command(
 def calibrate_command(
     path: str = typer.Argument(..., metavar="RUN"),
     piece: str = typer.Option(..., "--with", help="such as ccvr, ccvr(per_class=500), oracle, ffc"),
+    workers: str = typer.Option(None, help="processes that work on clients side by side: auto or a number [auto]"),
     as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
@@ -144,7 +145,8 @@ def calibrate_command(
     from headway.afterwards import calibrate
 
     piece = piece_for("a calibration", "ccvr", piece)
-    result = calibrate(run_folder(path), piece, say=says(path, quiet or as_json))
+    filled("workers", workers)
+    result = calibrate(run_folder(path), piece, say=says(path, quiet or as_json), workers=workers_of(workers))
     emit(as_json, result, lambda c: show.calibration(c, result))
 
 
@@ -152,6 +154,7 @@ def calibrate_command(
 def personalise_command(
     path: str = typer.Argument(..., metavar="RUN"),
     piece: str = typer.Option(..., "--with", help="such as ft, ft(epochs=5, lr=0.1), algorithm2, one_step"),
+    workers: str = typer.Option(None, help="processes that work on clients side by side: auto or a number [auto]"),
     as_json: bool = typer.Option(False, "--json", help="print JSON on stdout, no progress"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="no progress"),
 ) -> None:
@@ -163,7 +166,8 @@ def personalise_command(
     from headway.afterwards import personalise
 
     piece = piece_for("a personalisation", "ft", piece)
-    result = personalise(run_folder(path), piece, say=says(path, quiet or as_json))
+    filled("workers", workers)
+    result = personalise(run_folder(path), piece, say=says(path, quiet or as_json), workers=workers_of(workers))
     emit(as_json, result, lambda c: show.personalisation(c, result))
 
 

@@ -64,7 +64,7 @@ def no_option(ctx: click.Context, name: str, words: Sequence[str]) -> str:
     group = ctx.find_root().command
     others = group.commands.items() if isinstance(group, click.Group) else []
     homes = [f"`headway {other}`" for other, command in others if name in options_of(command)]
-    if homes and len(homes) <= 5:
+    if homes and len(homes) <= 7:
         where = " and ".join(filter(None, (", ".join(homes[:-1]), homes[-1])))
         return f"No such option '{name}': it belongs to {where}; see `{ctx.command_path} --help`"
     close = guess(name, options_of(ctx.command))

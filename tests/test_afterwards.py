@@ -14,6 +14,7 @@ from calling import headway
 from toy import assert_same
 
 from headway import afterwards, machine
+from headway.engine import PoolEngine
 from headway.engine.store import DirectoryStore
 from headway.errors import CheckpointError, RecipeError
 from headway.experiment import Options, execute
@@ -96,6 +97,27 @@ def test_personalisation_files_and_stages(run) -> None:
     assert list(result["personal"]["stages"]) == ["received", "finetuned"]
     assert json.loads((folder / "summary.json").read_text()) == {k: v for k, v in result.items() if k != "models"}
     assert len(list((folder / "clients").iterdir())) == result["personal"]["clients"] == 3
+
+
+@pytest.mark.parametrize("text", ["scaffold", "fedper"])
+def test_workers_change_no_bit_and_are_gone_afterwards(text, tmp_path, monkeypatch) -> None:
+    """Control variates and own heads travel to the workers."""
+    made: list[PoolEngine] = []
+    begin = PoolEngine.__init__
+    monkeypatch.setattr(PoolEngine, "__init__", lambda self, *args: begin(self, *args) or made.append(self))
+    calib = "ccvr(epochs=2,global_head=mean_of_personal)" if text == "fedper" else "ccvr(epochs=2)"
+    alone = ran(text, tmp_path / "one").path
+    spread = Path(shutil.copytree(alone, tmp_path / "two"))
+    files = []
+    for path, workers in ((alone, 1), (spread, 2)):
+        afterwards.calibrate(path, calib, workers=workers)
+        afterwards.personalise(path, "ft(epochs=1)", workers=workers)
+        names = sorted(p.relative_to(path) for top in ("calibrated", "personalised") for p in (path / top).rglob("*.*"))
+        files.append({str(name): (path / name).read_bytes() for name in names})
+    assert len(files[0]) == 2 + 1 + 3
+    assert files[0] == files[1]
+    assert len(made) == 3  # the calibration, its bound, and the personal models
+    assert all(engine.workers == [] for engine in made)
 
 
 @pytest.mark.parametrize("text", ["scaffold+fn", "fedexp", "fednh", "ditto", "feddyn"])

@@ -145,7 +145,7 @@ def reproduce_figure(
         except PartitionError as error:
             missing[label] = str(error)
         else:
-            curves.append(curve_of(preset, cell, run, task, folder, options.progress.say))
+            curves.append(curve_of(preset, cell, run, task, folder, options))
     if not curves:
         raise DataError(next(iter(missing.values())))
     prepare_folder(folder)
@@ -159,13 +159,13 @@ def reproduce_figure(
     return made
 
 
-def curve_of(preset: Preset, cell: Cell, run: Run, task: Task, folder: Path, say: Callable[[str], None]) -> Curve:
+def curve_of(preset: Preset, cell: Cell, run: Run, task: Task, folder: Path, options: Options) -> Curve:
     """A run with its figures; a run that failed is told by what is left of it."""
     stages, acc = {}, None
     try:
-        acc = work.read(cell, run, task)
+        acc = work.read(cell, run, task, options.workers)
         if cell.personalisation:
-            stages = work.personalised(run, task, cell.personalisation)["personal"]["stages"]
+            stages = work.personalised(run, task, cell.personalisation, options.workers)["personal"]["stages"]
     except HeadwayError:  # models that are not made of numbers
         if not run.summary["failed"]:
             raise
@@ -174,7 +174,7 @@ def curve_of(preset: Preset, cell: Cell, run: Run, task: Task, folder: Path, say
         return bare
     where = folder / slug("-".join((bare.method, bare.partition, bare.data, bare.epochs)))
     prepare_folder(where)
-    return replace(bare, looked=look_at(run, task, preset.diagnostics, where, say))
+    return replace(bare, looked=look_at(run, task, preset.diagnostics, where, options.progress.say))
 
 
 def look_at(run: Run, task: Task, names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Looked:

@@ -58,7 +58,7 @@ def measure(cells: Sequence[Cell], seeds: Sequence[int], out: Path, options: Opt
         if id(cell) in where:  # the others are read off a file
             options.progress.say(f"{where[id(cell)]}: {cell.row.method}, {run.path.name}")
 
-    return [reading(cell, trained.get(folder_of(cell)), refused, say) for cell in cells]
+    return [reading(cell, trained.get(folder_of(cell)), refused, say, options.workers) for cell in cells]
 
 
 def train(
@@ -88,8 +88,9 @@ def folder_of(cell: Cell) -> str:
 
 
 def reading(
-    cell: Cell, runs: Sequence[tuple[Run, Task]] | None, refused: Mapping[str, str], say: Callable[[Cell, Run], None]
-) -> Ours:
+    cell: Cell, runs: Sequence[tuple[Run, Task]] | None, refused: Mapping[str, str],
+    say: Callable[[Cell, Run], None], workers: int | None,
+) -> Ours:  # fmt: skip
     if runs is None:
         return Ours((), missing=refused.get(folder_of(cell)) or refused[cell.settings.data])
     values, failed = [], []
@@ -97,7 +98,8 @@ def reading(
         why = run.summary["failed"]
         say(cell, run)
         try:
-            value = None if why and run.summary["personal"] is None and needs_state(cell) else read(cell, run, task)
+            lost = why and run.summary["personal"] is None and needs_state(cell)
+            value = None if lost else read(cell, run, task, workers)
         except HeadwayError as error:  # a model that is not made of numbers can be neither calibrated nor tuned
             value, why = None, why or str(error)
         values.append(None if value is None else 100 * value)
@@ -109,14 +111,14 @@ def needs_state(cell: Cell) -> bool:
     return bool(cell.calibration or cell.personalisation)
 
 
-def read(cell: Cell, run: Run, task: Task) -> float | None:
+def read(cell: Cell, run: Run, task: Task, workers: int | None = 1) -> float | None:
     """The cell's figure from one finished run, as a fraction."""
     metric, s = cell.row.metric, run.summary
     if metric == "personal_acc":
         if cell.calibration:
-            return calibrated_for_clients(run, task, cell.calibration)
+            return calibrated_for_clients(run, task, cell.calibration, workers)
         if cell.personalisation:
-            return personalised(run, task, cell.personalisation)["personal"]["mean"]
+            return personalised(run, task, cell.personalisation, workers)["personal"]["mean"]
         return s["personal"] and s["personal"]["mean"]
     if metric.startswith("local_acc"):
         accs = [a for _, a in sorted(per_client(run, task).items())]
@@ -128,7 +130,7 @@ def read(cell: Cell, run: Run, task: Task) -> float | None:
     if metric == "pooled_local_acc":
         return run.metrics["pooled_local_acc"][-1]
     if cell.calibration:
-        return calibrated(run, task, cell.calibration)["after"]
+        return calibrated(run, task, cell.calibration, workers)["after"]
     if "calibrated" in s:
         return s["calibrated"]["after"]
     window = PROTOCOLS[cell.row.paper].window_of(s["rounds"])
@@ -137,15 +139,15 @@ def read(cell: Cell, run: Run, task: Task) -> float | None:
     return sum(last) / len(last) if last else None
 
 
-def calibrated(run: Run, task: Task, piece: str) -> dict[str, Any]:
+def calibrated(run: Run, task: Task, piece: str, workers: int | None) -> dict[str, Any]:
     """The figures of a calibration; those of an earlier command are taken as they are."""
     path = run.path / "calibrated" / f"{slug(piece)}.json"
-    return read_json(path) if path.exists() else afterwards.calibrate(run.path, piece, task)
+    return read_json(path) if path.exists() else afterwards.calibrate(run.path, piece, task, workers=workers)
 
 
-def calibrated_for_clients(run: Run, task: Task, piece: str) -> float | None:
+def calibrated_for_clients(run: Run, task: Task, piece: str, workers: int | None) -> float | None:
     """The calibrated global model as it is on every client's own test, the mean over clients."""
-    calibrated(run, task, piece)
+    calibrated(run, task, piece, workers)
     tensors, header = read_model(run.path / "calibrated" / f"{slug(piece)}.safetensors")
     net = task.net_of(header["head"]).load(tensors).eval()
     ids = personal_ids(task)
@@ -153,9 +155,9 @@ def calibrated_for_clients(run: Run, task: Task, piece: str) -> float | None:
     return sum(accs) / len(accs) if accs else None
 
 
-def personalised(run: Run, task: Task, piece: str) -> dict[str, Any]:
+def personalised(run: Run, task: Task, piece: str, workers: int | None) -> dict[str, Any]:
     path = run.path / "personalised" / slug(piece) / "summary.json"
-    return read_json(path) if path.exists() else afterwards.personalise(run.path, piece, task)
+    return read_json(path) if path.exists() else afterwards.personalise(run.path, piece, task, workers=workers)
 
 
 def per_client(run: Run, task: Task) -> dict[int, float]:
