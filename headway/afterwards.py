@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,11 +159,24 @@ def personalise(
     if not recipe.acting("personalise"):
         raise RecipeError(f"with={text}: it acts during the rounds and not after them; put it into the recipe of a run")
     name = slug(spell(next(p for p in recipe.pieces if p.slot == "personal")))
-    folder = top / name
-    prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     ids = personal_ids(saved.task)
-    with hands(saved, recipe, workers) as engine:
+    with made_whole(top / name, path) as folder, hands(saved, recipe, workers) as engine:
         outcome = Outcome(saved.server, recipe, saved.task, engine, ids, folder, say)
         result = {"recipe": str(recipe), **outcome.personal()}
-    write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
-    return result | {"models": str(folder / "clients")}
+        write_atomic(folder / "summary.json", json.dumps(result, indent=1) + "\n")
+    return result | {"models": str(top / name / "clients")}
+
+
+@contextmanager
+def made_whole(place: Path, run: Path) -> Iterator[Path]:
+    """A folder to fill that comes to its place when it is whole; work that is stopped leaves what was there before."""
+    half = run / f".{place.parent.name}"
+    shutil.rmtree(half, ignore_errors=True)  # left by one that was killed
+    prepare_folder(half, f"run={run}", COPY_THE_RUN)
+    try:
+        yield half
+        prepare_folder(place.parent, f"run={run}", COPY_THE_RUN)
+        shutil.rmtree(place, ignore_errors=True)
+        half.rename(place)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)

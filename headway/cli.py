@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -336,6 +338,7 @@ def main() -> NoReturn:
         if not isinstance(error, Stopped):
             raise
         code = fail(str(error), error.exit_code)
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: Ctrl-C now would make it a failure
     sys.exit(code)
 
 

@@ -49,4 +49,9 @@ def add_to(app: typer.Typer, emit: Emit) -> None:
                 made: Any = reproduce_figure(preset, rows, scale, changes, ways.seeds, folder, ways.options, said)
             else:
                 made = reproduce_table(table, rows, scale, changes, ways.seeds, folder, ways.options, said)
-        emit(ways.json, made.record(), made.show)
+
+        def show(console: Console) -> None:
+            made.show(console)
+            console.print(f"\nfiles and runs in {folder}", markup=False, soft_wrap=True)
+
+        emit(ways.json, made.record(), show)

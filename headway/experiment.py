@@ -21,7 +21,7 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for, workers_beside
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError, WidthError, to_copy
+from headway.errors import CheckpointError, EngineError, RecipeError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, write_head
@@ -175,7 +175,7 @@ def resume(
     how |= {"watch": config["options"].get("watch", ())} | dict(elsewhere or {})
     options = replace(options or Options(), overwrite=False, **how)
     check_engine(options.engine, options.address)
-    parsed = parse_recipe(config["recipe"])
+    parsed = named_as_before(config)
     set_threads(options)
     task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
     task = task.in_layout(config["options"].get("layout", task.layout))
@@ -188,6 +188,16 @@ def resume(
                 f"or make the run again in another folder"
             )
         return Experiment(parsed, task, out, identity, options).run()
+
+
+def named_as_before(config: Mapping[str, Any]) -> Recipe:
+    """A run's recipe under the name it was asked for by, where that still means the same."""
+    recipe = parse_recipe(config["recipe"])
+    try:
+        named = parse_recipe(str(config.get("label") or recipe))
+    except RecipeError:
+        return recipe
+    return named if str(named) == str(recipe) else recipe
 
 
 class Experiment:
@@ -222,8 +232,13 @@ class Experiment:
                 self._finish(server)
         except Interrupted:
             if self.server is not None:
-                self._checkpoint(self.server)
+                with deaf_to_signals():
+                    self._checkpoint(self.server)
             raise Stopped(self.signal, self.out, len(self.rows)) from None
+        except KeyboardInterrupt:
+            if not self.signal:
+                raise
+            raise Stopped(self.signal, self.out, max(0, self._saved_round)) from None  # what came later is run again
         finally:
             self.engine.close()
             self.trackers.close()
@@ -343,6 +358,20 @@ class Experiment:
         finally:
             for signum, handler in old.items():
                 signal.signal(signum, handler)
+
+
+@contextmanager
+def deaf_to_signals() -> Iterator[None]:
+    """While a checkpoint is written: somebody who asks a second time would lose what the first asking saves."""
+    try:
+        old = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread
+        old = {}
+    try:
+        yield
+    finally:
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
 
 
 SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_local_acc")

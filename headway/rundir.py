@@ -111,6 +111,11 @@ class Run:
         """Client k's own model."""
         path = self.path / "clients" / f"{k}.safetensors"
         if not path.exists():
+            if there := sorted(int(p.stem) for p in path.parent.glob("*.safetensors") if p.stem.isdigit()):
+                known = (
+                    f"{there[0]} to {there[-1]}" if len(there) == there[-1] - there[0] + 1 else f"{len(there)} others"
+                )
+                raise CheckpointError(f"client={k}: {self.path} has no model of it; it has those of clients {known}")
             raise CheckpointError(
                 f"{self.path} has no model of client {k}; a recipe saves personal models when clients keep parameters "
                 f"of their own or it personalises (add +ft)"

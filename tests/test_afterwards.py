@@ -18,7 +18,7 @@ from headway.engine import PoolEngine
 from headway.engine.store import DirectoryStore
 from headway.errors import CheckpointError, RecipeError
 from headway.experiment import Options, execute
-from headway.rundir import Run, read_model
+from headway.rundir import Run, read_model, save_tensors
 from headway.settings import settings
 from headway.state import Client
 
@@ -97,6 +97,24 @@ def test_personalisation_files_and_stages(run) -> None:
     assert list(result["personal"]["stages"]) == ["received", "finetuned"]
     assert json.loads((folder / "summary.json").read_text()) == {k: v for k, v in result.items() if k != "models"}
     assert len(list((folder / "clients").iterdir())) == result["personal"]["clients"] == 3
+
+
+def test_a_personalisation_that_is_stopped_leaves_what_was_there(run, monkeypatch) -> None:
+    afterwards.personalise(run, "ft(epochs=1)")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    stop = iter([False, True, False, True])
+
+    def saved(*args):
+        if next(stop):
+            raise KeyboardInterrupt
+        return save_tensors(*args)
+
+    monkeypatch.setattr("headway.outcome.save_tensors", saved)
+    for piece in ("ft(epochs=2)", "ft(epochs=1)"):
+        with pytest.raises(KeyboardInterrupt):
+            afterwards.personalise(run, piece)
+        assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+        assert [p.name for p in (run / "personalised").iterdir()] == ["finetune(epochs=1)"]
 
 
 @pytest.mark.parametrize("text", ["scaffold", "fedper"])

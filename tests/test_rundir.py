@@ -522,3 +522,8 @@ def test_a_run_that_diverged_says_so_and_is_marked_failed():
     assert "failed: the loss is not finite from round 1 on" in end.out
     assert headway("resume", "a", "--json").json["failed"] == "the loss is not finite from round 1 on"
     assert headway("resume", "a", "--json").json["global_loss"] is None  # JSON has no NaN
+
+
+def test_a_client_that_there_is_not_is_told_by_those_there_are(made):
+    with pytest.raises(CheckpointError, match=r"^client=99: .* has no model of it; it has those of clients 0 to \d+$"):
+        Run(made("fedper")).personal(99)

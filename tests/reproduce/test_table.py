@@ -116,6 +116,7 @@ def test_a_table_from_the_command_line(tmp_path):
         f"after training, 1 of 1: fedavg+ccvr, seed-{seed}" for seed in (0, 1)
     ]
     assert "assumed:" in again.out
+    assert again.out.endswith(f"\nfiles and runs in {tmp_path / 'out'}\n")
 
 
 def test_personal_figures_come_after_the_papers_own_personalisation(tmp_path):
