@@ -389,7 +389,10 @@ def notes_of(recipe: Recipe, task: Task) -> list[str]:
 def partition_notes(task: Task) -> list[str]:
     """What a user should know about who got which data."""
     notes = task.partition.notes
-    said = []
+    there = np.bincount(task.dataset.y.numpy(), minlength=task.classes)
+    empty = [str(name) for name, n in zip(task.dataset.class_names, there, strict=True) if not n]
+    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    said = [f"data={task.dataset.name}: no training sample of class {', '.join(empty[:5])}{more}"] if empty else []
     if notes.get("dropped"):
         said.append(f"{task.partition.spec}: {notes['dropped']} training samples belong to no client and are left out")
     if notes.get("refilled"):

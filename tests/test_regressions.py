@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import calling
+import numpy as np
 import pytest
 import torch
 import toy
@@ -369,3 +370,15 @@ def test_the_word_none_stays_a_word_where_a_setting_knows_it(tmp_path):
     """`--set augment=none` was taken for no value at all and refused."""
     done = calling.headway("run", "fedavg", *calling.SMALL, "--set", "augment=none", "--json", "--out", tmp_path / "r")
     assert done.code == 0, done.err
+
+
+def test_classes_that_no_training_sample_has_are_told(tmp_path):
+    """Labels 0, 1, 2 and 9 make ten classes, of which a user may not know."""
+    rng = np.random.default_rng(0)
+    y = np.array([0, 1, 2, 9] * 30)
+    np.savez(tmp_path / "gaps.npz", x=rng.normal(size=(120, 4)), y=y, x_test=rng.normal(size=(40, 4)), y_test=y[:40])
+    end = calling.headway(
+        "run", "fedavg", f"--data={tmp_path / 'gaps.npz'}", "--clients=2", "--rounds=1", f"--out={tmp_path / 'a'}"
+    )
+    assert end.code == 0, end.err
+    assert "no training sample of class 3, 4, 5, 6, 7 and 1 more" in end.err
