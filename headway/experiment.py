@@ -6,8 +6,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from headway.rundir import (
     truncate,
 )
 from headway.settings import Settings, settings
+from headway.signals import signals_to
 from headway.state import Broadcast, Report, Server
 from headway.strict_json import strict
 from headway.task import Task, build
@@ -224,7 +224,7 @@ class Experiment:
             self.trackers.begin()
             seed = f", seed {self.task.seed}" if self.out.name.startswith("seed-") else ""  # one of several
             self.options.progress.begin(self.recipe.title + seed, len(self.rows), total)
-            with self._signals():
+            with signals_to(self._asked):
                 self._clock = time.monotonic()
                 server = rounds.run(
                     self.recipe, self.task, self.engine, total, self.server, [self.watch], stop=self._diverged
@@ -232,7 +232,7 @@ class Experiment:
                 self._finish(server)
         except Interrupted:
             if self.server is not None:
-                with deaf_to_signals():
+                with signals_to(signal.SIG_IGN):  # who asks a second time would lose what the first asking saves
                     self._checkpoint(self.server)
             raise Stopped(self.signal, self.out, len(self.rows)) from None
         except KeyboardInterrupt:
@@ -340,38 +340,11 @@ class Experiment:
             raise Interrupted
         self.options.progress.client(done, total)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _asked(self, signum: int, frame: object) -> None:
         """The first Ctrl-C or SIGTERM stops after the client at work; the second stops at once."""
-
-        def ask(signum: int, frame: object) -> None:
-            if self.signal:
-                raise KeyboardInterrupt
-            self.signal = signum
-
-        try:
-            old = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: whoever owns it handles signals
-            old = {}
-        try:
-            yield
-        finally:
-            for signum, handler in old.items():
-                signal.signal(signum, handler)
-
-
-@contextmanager
-def deaf_to_signals() -> Iterator[None]:
-    """While a checkpoint is written: somebody who asks a second time would lose what the first asking saves."""
-    try:
-        old = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread
-        old = {}
-    try:
-        yield
-    finally:
-        for signum, handler in old.items():
-            signal.signal(signum, handler)
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = signum
 
 
 SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_local_acc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import re
@@ -245,7 +246,10 @@ def test_workers_share_the_data_and_hold_no_copy(pooled):
     x = torch.randn(len(y), width)  # 100 MB, of which a client holds 2
     parts = [range(k * each, (k + 1) * each) for k in range(clients)]
     task, recipe = toy.task_of(x, y, parts, sampling=0.2), parse("fedavg")
+    gc.collect()
+    gc.freeze()  # a worker's collector would make the objects of all tests before this one its own
     engine = pooled(recipe, task, 2)
+    gc.unfreeze()
     rounds.run(recipe, task, engine, 2)
     assert x.nbytes == 100_000_000
     for worker in engine.workers:
