@@ -70,7 +70,7 @@ def table(path: Path, column: str | None = None) -> Dataset:
     good = np.isin(split, ("train", "test"))
     if not good.all():
         row = int(np.argmin(good))
-        raise DataError(f"{path}: column 'split' has {str(split[row])!r} in row {row}: write train or test")
+        raise DataError(f"{path}: column 'split' has {str(split[row])!r} in row {row + 1}: write train or test")
     train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
     if not len(train) or not len(test):
         raise DataError(f"{path}: column 'split' has no row {'train' if len(test) else 'test'}: mark some, or drop it")
@@ -130,7 +130,7 @@ def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]
     if lost := [i for i, name in enumerate(plain) if name.lower() in MISSING]:
         rows = np.flatnonzero(np.isin(codes, lost))
         raise DataError(
-            f"{path}: {len(rows)} labels in column '{column}' are missing, the first in row {rows[0]}: remove the rows"
+            f"{path}: {len(rows)} labels in column '{column}' are missing, the first in row {rows[0] + 1}: remove the rows"
         )
     values = [number(name) for name in plain]
     if any(v is None for v in values):  # words
@@ -141,7 +141,7 @@ def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]
         if odd:
             rows = np.flatnonzero(np.isin(codes, odd))
             raise DataError(
-                f"{path}: column '{column}' has label {text[rows[0]]} in row {rows[0]}: labels are whole "
+                f"{path}: column '{column}' has label {text[rows[0]]} in row {rows[0] + 1}: labels are whole "
                 f"numbers or names, choose the label column with {path.name}:COLUMN"
             )
         key = [int(v) for v in values if v is not None]
@@ -154,7 +154,7 @@ def client_codes(path: Path, column: str, text: Array) -> Array:
     """Each row's client, by the order of their names."""
     if len(lost := nameless(text)):
         raise DataError(
-            f"{path}: column '{column}' names no client in {len(lost)} of {len(text)} rows, the first in row {lost[0]} "
+            f"{path}: column '{column}' names no client in {len(lost)} of {len(text)} rows, the first in row {lost[0] + 1} "
             f"({str(text[lost[0]])!r}): fill them, or remove the column"
         )
     return np.unique(text, return_inverse=True)[1].reshape(-1)
@@ -191,6 +191,9 @@ def read_csv(path: Path, column: str | None) -> tuple[Roles, Array, dict[int, Ar
         raise DataError(f"{path} has no rows below its header: add samples")
     if len(x) != len(words):
         raise DataError(f"{path} has {len(x)} rows of numbers but {len(words)} labels: write it again")
+    with csv_rows(path, delimiter) as (rows, _):  # numpy drops what stands behind the last column it was asked for
+        for cells in rows:
+            check_width(path, roles, cells, rows.line_num)
     return roles, x, {place: words[:, i] for i, place in enumerate(roles.text)}
 
 
@@ -228,35 +231,37 @@ def csv_rows(path: Path, delimiter: str | None) -> Iterator[tuple[Any, str]]:
 
 
 def explain(path: Path, roles: Roles, delimiter: str, skip: int) -> None:
-    """Find what numpy could not read, slowly, and say it: column, row, value."""
+    """Find what numpy could not read, slowly, and say it: column, line, value."""
     missing: list[tuple[int, int]] = []
     numeric: set[int] = set()
     with csv_rows(path, delimiter) as (rows, _):
-        row = -1
         for cells in rows:
             if not cells or rows.line_num <= skip:
                 continue
-            row += 1
-            if len(cells) != len(roles.names):
-                raise DataError(
-                    f"{path}: line {rows.line_num} has {len(cells)} cells, not {len(roles.names)}: write it again"
-                )
+            check_width(path, roles, cells, rows.line_num)
             for i in roles.features:
                 if cells[i].strip().lower() in MISSING:
-                    missing.append((row, i))
+                    missing.append((rows.line_num, i))
                 elif number(cells[i].strip()) is None:
                     raise DataError(
-                        f"{path}: column '{roles.names[i]}' has {cells[i][:40]!r} in row {row}, "
+                        f"{path}: column '{roles.names[i]}' has {cells[i][:40]!r} in line {rows.line_num}, "
                         f"which is no number: {roles.way_out(words=i not in numeric)}"
                     )
                 else:
                     numeric.add(i)
     if missing:
-        row, i = missing[0]
+        line, i = missing[0]
         raise DataError(
-            f"{path}: {len(missing)} values are missing, the first in row {row}, column '{roles.names[i]}': "
+            f"{path}: {len(missing)} values are missing, the first in line {line}, column '{roles.names[i]}': "
             "fill them or remove the rows"
         )
+
+
+def check_width(path: Path, roles: Roles, cells: Sequence[str], line: int) -> None:
+    if cells and len(cells) != len(roles.names):
+        long = len(cells) > len(roles.names)
+        fix = "remove what is too much, or quote the cell that was split" if long else "write it again"
+        raise DataError(f"{path}: line {line} has {len(cells)} cells, not {len(roles.names)}: {fix}")
 
 
 # --- Parquet ---
@@ -281,7 +286,7 @@ def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int
             first = int(np.argmax(values.is_null().to_numpy()))
             raise DataError(
                 f"{path}: {values.null_count} values of column '{roles.names[i]}' are missing, the first in "
-                f"row {first}: fill them or remove the rows"
+                f"row {first + 1}: fill them or remove the rows"
             )
     x = np.empty((content.num_rows, len(roles.features)), dtype=np.float32)
     for place, i in enumerate(roles.features):

@@ -110,7 +110,7 @@ def test_split_and_client_columns_are_used_and_are_no_features(tmp_path: Path):
     assert data.group.tolist() == [i % 4 for i in range(16)]
     assert data.group_test.tolist() == [0, 1, 2, 3]
     table[3][2] = "dev"
-    assert "'dev' in row 3" in refusal(write(tmp_path, table, ["a", "client", "split", "label"]))
+    assert "'dev' in row 4" in refusal(write(tmp_path, table, ["a", "client", "split", "label"]))
     same = [[i, "train", i % 2] for i in range(4)]
     assert "no row test" in refusal(write(tmp_path, same, ["a", "split", "label"]))
 
@@ -119,7 +119,7 @@ def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
     table = rows()
     table[4][1] = ""
     table[9][0] = "NA"
-    assert "2 values are missing, the first in row 4, column 'b'" in refusal(
+    assert "2 values are missing, the first in line 6, column 'b'" in refusal(
         write(tmp_path, table, ["a", "b", "label"])
     )
     table = rows()
@@ -133,7 +133,7 @@ def test_missing_values_are_counted_and_the_first_is_named(tmp_path: Path):
 def test_rows_without_a_client_are_counted_and_the_first_is_named(tmp_path: Path, name: str, blank: str):
     table = [[i, blank if i in (4, 9) else f"c{i % 3}", i % 2] for i in range(20)]
     text = refusal(write(tmp_path, table, ["a", name, "label"]))
-    said = f"column '{name}' names no client in 2 of 20 rows, the first in row 4 ({blank!r})"
+    said = f"column '{name}' names no client in 2 of 20 rows, the first in row 5 ({blank!r})"
     assert text.endswith(f"t.csv: {said}: fill them, or remove the column")
     split = [[*row, "test" if i > 14 else "train"] for i, row in enumerate(table)]
     assert said in refusal(write(tmp_path, split, ["a", name, "label", "split"]))
@@ -143,23 +143,23 @@ def test_words_among_the_features_are_refused_by_column(tmp_path: Path):
     table = rows()
     table[5][0] = "red"
     text = refusal(write(tmp_path, table, ["a", "b", "label"]))
-    assert text.endswith("column 'a' has 'red' in row 5, which is no number: encode or remove the column")
+    assert text.endswith("column 'a' has 'red' in line 7, which is no number: encode or remove the column")
 
 
 def test_a_column_of_words_may_be_the_clients_under_another_name(tmp_path: Path):
     table = [[i, f"hosp{i % 3}" if i else "", i % 2] for i in range(20)]
     text = refusal(write(tmp_path, table, ["a", "site", "label"]))
-    assert "column 'site' has 'hosp1' in row 1, which is no number" in text
+    assert "column 'site' has 'hosp1' in line 3, which is no number" in text
     assert text.endswith(": encode or remove the column, or rename it to `group` if it says whose the sample is")
     grouped = refusal(write(tmp_path, [[*row[:2], 7, row[2]] for row in table], ["a", "site", "group", "label"]))
     assert grouped.endswith(": encode or remove the column")
 
 
 def test_bad_labels_are_refused_by_row(tmp_path: Path):
-    assert "label 0.25 in row 1" in refusal(write(tmp_path, rows(label=lambda i: i / 4), ["a", "b", "label"]))
+    assert "label 0.25 in row 2" in refusal(write(tmp_path, rows(label=lambda i: i / 4), ["a", "b", "label"]))
     table = rows()
     table[2][2] = table[5][2] = ""
-    assert "2 labels in column 'label' are missing, the first in row 2" in refusal(
+    assert "2 labels in column 'label' are missing, the first in row 3" in refusal(
         write(tmp_path, table, ["a", "b", "label"])
     )
     assert "only class" in refusal(write(tmp_path, rows(label=lambda i: 1), ["a", "b", "label"]))
@@ -177,6 +177,7 @@ def test_whole_float_labels_are_the_same_classes_as_integers(tmp_path: Path):
         ("a,b,label\n", "no rows"),
         ("a\n1\n2\n", "has one column"),
         ("a,b,label\n1,2,0\n1,2\n", "line 3 has 2 cells, not 3"),
+        ("a,b,label\n1,2,0\n1,2,5,1\n1,2,0\n1,3,1\n", "line 3 has 4 cells, not 3: remove what is too much"),
         (",a,label\n0,1,0\n1,2,1\n", "column 0 has no name"),
         ("label,group\n0,1\n", "no feature column"),
         ("a,label\n1_000,0\n2,1\n", "column 'a' has '1_000'"),
@@ -231,7 +232,7 @@ def test_parquet_with_words_nulls_or_damage_is_refused(tmp_path: Path):
     assert "column 'a' holds date32" in dates
     assert dates.endswith("encode or remove the column")
     assert "no column 'label' among a, b: name it with t.parquet:COLUMN" in refusal(parquet(tmp_path, a=[1], b=[2]))
-    assert "1 values of column 'a' are missing, the first in row 1" in refusal(
+    assert "1 values of column 'a' are missing, the first in row 2" in refusal(
         parquet(tmp_path, a=[1.0, None], label=[0, 1])
     )
     path = parquet(tmp_path, a=[1.0, 2.0], label=[0, 1])
@@ -242,7 +243,7 @@ def test_parquet_with_words_nulls_or_damage_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("group", [["u", None, "v", ""], [1, None, 2, None], [1.0, float("nan"), 2.0, None]])
 def test_parquet_rows_without_a_client_are_refused_as_in_csv(tmp_path: Path, group: list[Any]):
     text = refusal(parquet(tmp_path, a=[1.0, 2.0, 3.0, 4.0] * 5, group=group * 5, label=[0, 1, 0, 1] * 5))
-    assert "column 'group' names no client in 10 of 20 rows, the first in row 1 (" in text
+    assert "column 'group' names no client in 10 of 20 rows, the first in row 2 (" in text
     assert text.endswith("): fill them, or remove the column")
 
 
