@@ -175,6 +175,8 @@ def task_values(given: dict[str, Any], known: Iterable[str] = tuple(Settings.mod
         key = key.replace("-", "_")
         if key in Settings.model_fields and key not in known:
             raise ConfigError(f"{key}={value}: a partition is drawn without training; known: {', '.join(known)}")
+        if key in HOW:
+            raise ConfigError(f"{key}={value}: it is no setting of the task; write --{key.replace('_', '-')} {value}")
         if key in values and values[key] != value:
             raise ConfigError(f"{key}: it is given as {values[key]} and as {value}; give it once")
         field = Settings.model_fields.get(key)

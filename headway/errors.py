@@ -56,10 +56,10 @@ def to_copy(*words: object) -> str:
     return f"`{shlex.join(['headway', *map(str, words)])}`"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'moon'?` when a known name is close, else the known names."""
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`did you mean 'moon'?` when a known name is close, else what to do `otherwise`, or the known names."""
     names = list(known)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return "known: " + ", ".join(names)
+    return otherwise or "known: " + ", ".join(names)

@@ -87,7 +87,7 @@ def find(folders: Iterable[Path]) -> list[Found]:
     seen: dict[Path, Found] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise CheckpointError(f"{folder}: there is no such folder; give one that holds runs, such as runs")
+            raise CheckpointError(f"{folder}: there is no such folder; give the folder that holds your runs")
         for path in run_folders(folder):
             name = str(folder) if path == folder else str(path.relative_to(folder))
             seen.setdefault(path.resolve(), look(path, name))

@@ -13,6 +13,7 @@ from headway.errors import RecipeError, nearest
 from headway.piece import Piece
 from headway.recipes import Recipe
 
+SEE = "`headway list` has them all"
 PLACE = "#"  # marks a value given by its place
 TERM = re.compile(r"^([a-z][a-z0-9_-]*)(?:\((.*)\))?$", re.DOTALL)
 
@@ -64,7 +65,7 @@ class Registry:
         if name in self.by_name and name not in self.aliases:
             return [build(self.by_name[name], given, term)]
         if name not in self.aliases:
-            raise RecipeError(f"{text}: there is no piece or recipe '{name}'; {nearest(name, self.names())}")
+            raise RecipeError(f"{text}: there is no piece or recipe '{name}'; {nearest(name, self.names(), SEE)}")
         pieces = [
             self._expand(inner, text)[0] if inner.split("(")[0] != name else build(self.by_name[name], {}, term)
             for inner in split_terms(self.aliases[name])

@@ -399,6 +399,7 @@ def test_every_empty_option_says_that_it_is_empty(name):
     ("words", "said"),
     [
         (["run", "fedavg", "--set", "data="], "data='': it is empty; give a value, such as --data digits"),
+        (["run", "fedavg", "--set", "threads=2"], "threads=2: it is no setting of the task; write --threads 2"),
         (["run", "fedavg", "--set", ""], "set='': write key=value, such as --set lr=0.1"),
         (["partition", "--out", ""], "out='': it is empty; give a folder"),
         (["partition", "--seeds", ""], "seeds='': it is empty"),

@@ -99,7 +99,7 @@ def test_the_title_is_what_the_user_wrote():
         ("fedprox(mux=1)", "fedprox(mux=1): no piece of fedavg+prox has a setting 'mux'; did you mean 'mu'?"),
         ("fedfn(x=1)", "fedfn(x=1): no piece of fedavg+fn has a setting 'x'; they have none; write fedfn"),
         ("scafold", "scafold: there is no piece or recipe 'scafold'; did you mean 'scaffold'?"),
-        ("zzz", "zzz: there is no piece or recipe 'zzz'; known: fedavg, "),
+        ("zzz", "zzz: there is no piece or recipe 'zzz'; `headway list` has them all"),
     ],
 )
 def test_a_text_that_is_no_recipe_is_one_sentence_with_a_fix(text, wanted):

@@ -102,7 +102,7 @@ def test_words_choose_rows_column_by_column():
 @pytest.mark.parametrize(
     ("table", "words", "says"),
     [
-        ("fedetf/table44", None, "did you mean 'table4'"),
+        ("fedetf/table44", None, "fedetf has no table44; it has table1, "),
         ("fedtf/table1", None, "did you mean 'fedetf'"),
         ("fedetf", None, "name a table too, such as fedetf/table1"),
         ("fedetf/table1", " ", "rows=' ': it is empty"),
