@@ -24,7 +24,7 @@ demo: $(STAMP)
 	  --data digits --clients 20 --partition 'dir(0.1)' --rounds 20 --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

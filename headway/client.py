@@ -33,7 +33,8 @@ def first_client(recipe: Recipe, task: Task, cast: Broadcast, k: int) -> Client:
 
 def equipped(recipe: Recipe, task: Task, cast: Broadcast, client: Client, y: Tensor, fresh: bool = True) -> Net:
     """The net as the client holds it on receiving the broadcast."""
-    net = (task.net(recipe) if fresh else task.working_net(recipe)).load(cast.w, client.personal, cast.stats)
+    net = task.net(recipe) if fresh else task.working_net(recipe).load(task.first_passing(recipe))
+    net.load(cast.w, client.personal, cast.stats)
     if recipe.acting("equip"):
         net.load(recipe.equip(cast.sent, torch.bincount(y, minlength=task.classes)))
     return net

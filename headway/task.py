@@ -148,6 +148,10 @@ class Task:
     def first_stats(self, recipe: Recipe) -> Tree:
         return self._template(recipe.head()).stats()
 
+    def first_passing(self, recipe: Recipe) -> Tree:
+        """The body's buffers that a client's training may move and nobody hears of: the next client starts anew."""
+        return Tree(self._template(recipe.head()).parts().passing)
+
     def first_personal(self, recipe: Recipe) -> Tree:
         """What a client that has not taken part yet keeps for itself; the shared rest is not even copied."""
         parts = self._template(recipe.head()).parts()
@@ -163,7 +167,7 @@ class Task:
                 pretrained.load_head(head, Path(str(self.settings.weights)))
             d = self.dataset
             inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
-            net = Net(body, head, self.classes, inputs).to(self.device)
+            net = Net(body, head, self.classes, inputs).to(self.device).tried_on(tuple(d.shape))
             self._nets[key] = net.laid_out(self.layout, self.batch_size)
         return self._nets[key]
 

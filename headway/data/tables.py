@@ -130,7 +130,8 @@ def label_codes(path: Path, column: str, text: Array) -> tuple[list[str], Array]
     if lost := [i for i, name in enumerate(plain) if name.lower() in MISSING]:
         rows = np.flatnonzero(np.isin(codes, lost))
         raise DataError(
-            f"{path}: {len(rows)} labels in column '{column}' are missing, the first in row {rows[0] + 1}: remove the rows"
+            f"{path}: {len(rows)} labels in column '{column}' are missing, the first in row {rows[0] + 1}: "
+            "remove the rows"
         )
     values = [number(name) for name in plain]
     if any(v is None for v in values):  # words
@@ -154,8 +155,8 @@ def client_codes(path: Path, column: str, text: Array) -> Array:
     """Each row's client, by the order of their names."""
     if len(lost := nameless(text)):
         raise DataError(
-            f"{path}: column '{column}' names no client in {len(lost)} of {len(text)} rows, the first in row {lost[0] + 1} "
-            f"({str(text[lost[0]])!r}): fill them, or remove the column"
+            f"{path}: column '{column}' names no client in {len(lost)} of {len(text)} rows, the first in row "
+            f"{lost[0] + 1} ({str(text[lost[0]])!r}): fill them, or remove the column"
         )
     return np.unique(text, return_inverse=True)[1].reshape(-1)
 

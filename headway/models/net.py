@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +14,7 @@ from headway.local import Names
 from headway.native.build import compiled_body
 from headway.tree import Tree
 
-RUNNING = ("running_mean", "running_var")
+RUNNING, COUNTER = ("running_mean", "running_var"), "num_batches_tracked"
 ROOMS = ("body", "head")
 COMPILED, NATIVE = "+compile", "+native"  # behind the name of a layout
 
@@ -39,6 +41,22 @@ def normalises_by_batch(module: nn.Module) -> bool:
     return any(m.running_mean is None for m in norms)
 
 
+def moved_by_training(net: Net, shape: tuple[int, ...]) -> frozenset[str]:
+    """Floating buffers of the body that a pass in training changes: spectral norm's vectors, averages of a user's own.
+
+    They travel and are averaged as running means are. A body without such buffers is not tried.
+    """
+    able = [name for name, value in net.parts().passing.items() if value.is_floating_point()]
+    if not able:
+        return frozenset()
+    tried, device = copy.deepcopy(net.body).train(), net.parts().passing[able[0]].device
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices), contextlib.suppress(RuntimeError, ValueError):
+        tried(torch.randn(2, *shape, device=device))
+    after = dict(tried.named_buffers(prefix="body"))
+    return frozenset(name for name in able if not torch.equal(after[name], net.parts().passing[name]))
+
+
 def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:
     """Parts of nearly equal size for evaluation. A single sample is doubled: batch statistics need two values."""
     if len(x) == 1:
@@ -54,7 +72,8 @@ class Parts:
     head: nn.Module
     thawed: int
     params: dict[str, nn.Parameter]
-    running: dict[str, Tensor]
+    running: dict[str, Tensor]  # buffers that training moves and the server averages
+    passing: dict[str, Tensor]  # the body's other buffers, which a client finds at their first values
     buffers: dict[str, Tensor]
     modules: list[tuple[str, nn.Module]]  # each with its room: body, head or rest
     plain_modes: bool  # no module has a `train` of its own, such as one that keeps its norms at rest
@@ -70,6 +89,7 @@ class Net(nn.Module):
         self.inputs = nn.Identity() if inputs is None else inputs
         self.channels_last = False  # images lie with their channels innermost: faster for some bodies (tuning.py)
         self.compiled_batch = 0  # the size of batches that train through torch.compile; 0: none
+        self.moving: frozenset[str] = frozenset()  # buffers of the body that training moves as it does running means
         self._parts: Parts | None = None
         self._thawed = 0  # times that buffers became parameters
         self._all: Tensor | None = None  # inputs whose features a frozen net may keep
@@ -84,6 +104,11 @@ class Net(nn.Module):
         compiled = len(x) == self.compiled_batch and self.body.training and torch.is_grad_enabled()
         h: Tensor = compiled_body()(self.body, x) if compiled else self.body(x)
         return h  # [B, d]
+
+    def tried_on(self, shape: tuple[int, ...]) -> Net:
+        """The same net, which knows the buffers that training moves."""
+        self.moving, self._parts = moved_by_training(self, shape), None
+        return self
 
     def laid_out(self, layout: str, batch: int) -> Net:
         """The same net with its images and filters in this layout; the numbers differ in their last bits.
@@ -142,11 +167,13 @@ class Net(nn.Module):
         if p is None or p.body is not self.body or p.head is not self.head or p.thawed != self._thawed:
             params, buffers = dict(self.named_parameters()), dict(self.named_buffers())
             named = dict(self.named_modules())
-            running = {k: v for k, v in buffers.items() if k.rpartition(".")[2] in RUNNING}
+            running = {k: v for k, v in buffers.items() if k.rpartition(".")[2] in RUNNING or k in self.moving}
             modules = [(room if (room := k.partition(".")[0]) in ROOMS else "rest", m) for k, m in named.items()]
             norms = [(k, m) for k, m in named.items() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+            idle = {f"{k}.{COUNTER}" for k, m in norms if m.momentum is not None}  # counters that nothing reads
+            passing = {k: v for k, v in buffers.items() if k.startswith("body.") and k not in running.keys() | idle}
             plain = all(type(m).train is nn.Module.train for m in named.values() if m is not self)
-            p = Parts(self.body, self.head, self._thawed, params, running, buffers, modules, plain, norms)
+            p = Parts(self.body, self.head, self._thawed, params, running, passing, buffers, modules, plain, norms)
             self._parts = p
         return p
 
@@ -158,7 +185,7 @@ class Net(nn.Module):
         return Tree(self.trainable())
 
     def stats(self) -> Tree:
-        """BatchNorm's running means and variances; the step counter is of no use and stays at home."""
+        """BatchNorm's running means and variances, and a user's buffers of that kind; step counters stay at home."""
         return Tree(self.parts().running).copy()
 
     def frozen(self) -> Tree:
@@ -214,6 +241,5 @@ class Net(nn.Module):
     def fixed(self) -> Tree:
         """The body's tensors that nobody trains: a user's frozen parameters, and buffers that are part of its state."""
         names = {f"body.{key}" for key in self.body.state_dict()} - self.trainable().keys()
-        kinds = (*RUNNING, "num_batches_tracked")
-        mine = {k: v for k, v in self.parts().buffers.items() if k in names and k.rpartition(".")[2] not in kinds}
-        return Tree(mine).copy()
+        mine = {k: v for k, v in self.parts().buffers.items() if k in names and k.rpartition(".")[2] != COUNTER}
+        return Tree({k: v for k, v in mine.items() if k not in self.parts().running}).copy()
