@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -321,6 +321,8 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± gets a question mark
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, terminated)  # an exception, so that temporary folders go as after Ctrl-C
     try:
         words = sys.argv[1:] or ["--help"]
         code = app(words, prog_name="headway", standalone_mode=False) or 0  # an exit's code, Ctrl-C's too
@@ -330,6 +332,8 @@ def main() -> NoReturn:
         code = fail(str(error), error.exit_code)
     except click.exceptions.UsageError as error:
         code = fail(usage_sentence(error, sys.argv[1:]), 2)
+    except Terminated:
+        code = fail("terminated", 143)
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = fail("interrupted", 130)
     except Exception as error:
@@ -340,6 +344,14 @@ def main() -> NoReturn:
         code = fail(str(error), error.exit_code)
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: Ctrl-C now would make it a failure
     sys.exit(code)
+
+
+class Terminated(BaseException):
+    """SIGTERM came, and whoever is at work had not asked to hear of it."""
+
+
+def terminated(number: int, frame: object) -> NoReturn:
+    raise Terminated
 
 
 def fail(sentence: str, code: int) -> int:

@@ -564,10 +564,10 @@ def test_a_bug_is_not_dressed_up_as_bad_input(monkeypatch):
         headway("list")
 
 
-def started(*words, **more):
+def started(*words, env_more=None, **more):
     """A real process with its own pipes."""
     root = Path(package.__file__).parents[1]
-    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | (env_more or {})
     command = [sys.executable, "-m", "headway.cli", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, **more)
 
@@ -657,3 +657,22 @@ def test_resume_refuses_an_engine_or_address_that_there_is_not():
     ]:
         end = headway("resume", "a", *words)
         assert (end.code, end.err) == (2, f"headway: {sentence}\n")
+
+
+def test_a_terminated_personalisation_takes_its_temporary_folder_along(uninterrupted, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = started("personalise", uninterrupted, "--with=ft(epochs=100000)", env_more={"TMPDIR": str(temporary)})
+    try:
+        deadline = time.monotonic() + 60
+        while not list(temporary.glob("headway-clients-*")):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert "Traceback" not in said
+    assert list(temporary.iterdir()) == []

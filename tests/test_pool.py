@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import json
 import os
 import re
 import signal
+import weakref
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +20,10 @@ import torch
 import toy
 
 from headway import Dataset, rounds, tuning
+from headway.diagnostics.accuracy import global_score, received_score
 from headway.engine import ClientStore, LocalEngine, PoolEngine, pool
 from headway.engine.choice import engine_for
-from headway.engine.transport import Room
+from headway.engine.transport import ALIGN, Room
 from headway.errors import EngineError
 from headway.experiment import Options, execute, resume
 from headway.methods import recipe as parse
@@ -114,7 +117,7 @@ def test_clients_that_wait_behind_one_another_survive_a_death(moment, pooled):
 
 def test_clients_whose_notes_fit_nowhere_wait_until_their_worker_reads(monkeypatch):
     """All travels in the messages: a worker that answers and a run that hands out must not wait for each other."""
-    monkeypatch.setattr(pool, "SLOT_MODELS", 0)
+    monkeypatch.setattr(pool, "SLOT_MODELS", (0,))
     monkeypatch.setattr(pool, "SPARE_BYTES", 64)
     wide = toy.skewed(12, model="mlp", train_size=240)
     recipe = parse("scaffold")
@@ -178,7 +181,7 @@ def test_a_client_that_ends_every_worker_stops_the_run_in_one_sentence_and_it_ca
 
 def test_an_evaluation_that_ends_every_worker_stops_in_one_sentence(monkeypatch):
     monkeypatch.setattr(net_module.chunks, "__defaults__", (100,))  # 359 digits in four parts
-    monkeypatch.setattr(pool, "_part", ends_its_worker)
+    monkeypatch.setattr(pool, "part_logits", ends_its_worker)
     digits, recipe = toy.skewed(4, train_size=200), parse("fedavg")
     net = rounds.global_net(rounds.begin(recipe, digits), recipe, digits)
     with (
@@ -310,3 +313,88 @@ def test_answers_to_the_test_set_leave_a_rounds_reports_alone():
         engine.logits(task, rounds.global_net(server, recipe, task))
         engine.received(recipe, task, rounds.cast_of(server, recipe), range(4))
         toy.assert_same(reports, before)
+
+
+@pytest.mark.parametrize("text", ["fedavg", "fedtc"])
+def test_held_out_samples_are_answered_in_parts_to_the_same_counts(text, pooled, monkeypatch):
+    """Clients that share a model are judged in one pass, by as many hands as there are."""
+    monkeypatch.setattr(net_module.chunks, "__defaults__", (40,))
+    task, recipe = toy.skewed(5, train_size=300, local_test="0.5"), parse(text)
+    server = rounds.begin(recipe, task)
+    net = rounds.global_net(server, recipe, task)
+    ids = [k for k in task.everyone() if len(task.tests.parts[k])]
+    engine, alone = pooled(recipe, task, 2), LocalEngine()
+    score = global_score(net, alone, task)
+    mine, theirs = (received_score(server, recipe, task, e, net, score, ids) for e in (alone, engine))
+    assert theirs == mine
+    each = {k: int((net.eval().personal(task.test(k)[0]).argmax(1) == task.test(k)[1]).sum()) for k in ids}
+    assert mine.correct == each
+    positions = torch.from_numpy(np.concatenate([task.tests.parts[k] for k in ids]))
+    assert len(positions) > 80  # three parts at least
+    toy.assert_same(engine.logits(task, net, positions), alone.logits(task, net, positions))
+
+
+def test_closing_lets_go_of_shared_memory(task):
+    engine = PoolEngine(parse("fedavg"), task, 2)
+    rooms = [weakref.ref(room._memory) for room in [engine.cast_room, *engine.slots, *engine.inboxes[0]]]
+    engine.close()
+    assert [room() for room in rooms] == [None] * len(rooms)  # at once: the collector comes when it likes
+
+
+def test_a_finished_run_leaves_no_shared_memory_behind(tmp_path):
+    gc.collect()
+    gc.disable()
+    try:
+        s = settings({"clients": 3, "rounds": 1, "train_size": 90, "model": "mlp_small"})
+        execute("fedavg", s, tmp_path / "a", Options(workers=2))
+        assert not [o for o in gc.get_objects() if type(o) is Room and o.size > ALIGN]
+    finally:
+        gc.enable()
+
+
+def test_rooms_are_one_mapping_and_do_not_overlap():
+    rooms = Room.several(3, 100)
+    told = [room.pack({"a": torch.full((20,), float(i))}) for i, room in enumerate(rooms)]
+    for i, room in enumerate(rooms):
+        assert room.unpack(told[i])["a"].tolist() == [float(i)] * 20
+    assert len({id(room._memory) for room in rooms}) == 1
+
+
+def test_where_less_memory_may_be_named_rooms_are_smaller_and_bits_the_same(task, monkeypatch):
+    recipe, alone, asked = parse("scaffold"), LocalEngine(), []
+    expected = toy.state_of(rounds.run(recipe, task, alone, 2), alone)
+    real = Room.several
+
+    def limited(count, size):
+        asked.append(size)
+        if len(asked) == 1:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(count, size)
+
+    monkeypatch.setattr(Room, "several", limited)
+    with closing(PoolEngine(recipe, task, 2)) as engine:
+        toy.assert_same(toy.state_of(rounds.run(recipe, task, engine, 2), engine), expected)
+    assert asked[1] < asked[0]
+
+    def none(count, size):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(Room, "several", none)
+    with pytest.raises(EngineError, match=r"workers share .* GB .*; give --workers 1, or raise the limit"):
+        PoolEngine(recipe, task, 2)
+
+
+class Oops(Exception):
+    """Its constructor takes two, and pickle gives it one."""
+
+    def __init__(self, layer, seen):
+        super().__init__(f"layer {layer} saw {seen}")
+
+
+def test_a_workers_error_with_a_constructor_of_its_own_keeps_its_words(task, monkeypatch):
+    def fails(*args, **given):
+        raise Oops(1, 2)
+
+    monkeypatch.setattr(pool, "train_client", fails)
+    with closing(PoolEngine(parse("fedavg"), task, 2)) as engine, pytest.raises(RuntimeError, match="layer 1 saw 2"):
+        rounds.run(parse("fedavg"), task, engine, 1)

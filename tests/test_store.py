@@ -147,3 +147,46 @@ def test_a_run_that_is_resumed_with_little_memory_ends_with_the_same_bytes(tmp_p
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     for file in ("model.safetensors", "clients/0.safetensors", "clients/5.safetensors"):
         toy.assert_same(read_model(resumed / file)[0], read_model(whole / file)[0])
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk", "both"])
+def test_what_a_client_has_forgotten_does_not_come_back(kind, tmp_path):
+    stores = {"memory": ClientStore, "disk": lambda: DirectoryStore(tmp_path / "d")}
+    store = stores.get(kind, lambda: SpillingStore(tmp_path / "s", budget=0))()
+    store.put([client(0), client(1), client(2)])
+    store.changed.clear()
+    store.put([Client(0, Tree(), {}), Client(7, Tree(), {})])
+    store.put([client(3)])  # of the store with a budget all but this one rest on disk
+    assert store.get(0).blank
+    assert store.ids() == [0, 1, 2, 3]  # who never had anything to remember is not held
+    assert store.changed == {0, 3}
+    assert store.get(1).personal["w"].tolist() == [1.0] * 10
+
+
+def test_the_budget_holds_while_a_round_is_stored(tmp_path):
+    store, held = SpillingStore(tmp_path / "rest", budget=100), []
+
+    def coming():
+        for k in range(20):
+            held.append(store._held)
+            yield client(k)
+
+    store.put(coming())
+    assert max(held) <= 100
+    assert len(list((tmp_path / "rest").iterdir())) == 18
+
+
+def test_a_round_is_stored_client_by_client_and_each_is_let_go():
+    engine, alive = LocalEngine(), []
+    engine._pending = [client(k) for k in range(4)]
+    known = [weakref.ref(c) for c in engine._pending]
+
+    class Watching(ClientStore):
+        def put(self, clients):
+            for _ in clients:
+                alive.append(sum(r() is not None for r in known))
+
+    engine.store = Watching()
+    engine.commit()
+    assert alive == [4, 3, 2, 1]
+    assert engine._pending == []

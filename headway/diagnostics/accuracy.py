@@ -114,7 +114,7 @@ def received_score(
     keeps_own = keeps_own_tensors(recipe, task)
     own = [k for k in ids if by_counts or by_batch or (keeps_own and k in engine.store)]
     alike = sorted(set(ids) - set(own))
-    correct = shared_answers(task, net, score, alike) if alike else {}
+    correct = shared_answers(task, engine, net, score, alike) if alike else {}
     if own:
         cast = rounds.cast_of(rounds.shown_of(server, recipe), recipe)
         correct |= engine.received(recipe, task, cast, own)
@@ -129,17 +129,18 @@ def keeps_own_tensors(recipe: Recipe, task: Task) -> bool:
     return bool(task.first_personal(recipe)) or bool(recipe.acting("own_model"))
 
 
-def shared_answers(task: Task, net: Net, score: GlobalScore, ids: Sequence[int]) -> dict[int, int]:
+def shared_answers(task: Task, engine: Engine, net: Net, score: GlobalScore, ids: Sequence[int]) -> dict[int, int]:
     """Right answers of clients whose model is the global one as it stands."""
     parts = task.tests.parts
     personal = hasattr(net.head, "personal")
     if task.local.test_from == "test" and not personal:
         right = score.right.cpu().numpy()
         return {k: int(right[parts[k]].sum()) for k in ids}
-    positions = torch.from_numpy(np.concatenate([parts[k] for k in ids])).to(task.tests.x.device)
-    answers, _ = right_answers(net, task.tests.x[positions], task.tests.y[positions], personal)
+    positions = torch.from_numpy(np.concatenate([parts[k] for k in ids]))
+    guessed = engine.logits(task, net, positions).argmax(1)  # in as many hands as the engine has
+    answers = guessed.cpu() == task.tests.y[positions.to(task.tests.y.device)].cpu()
     cuts = np.cumsum([len(parts[k]) for k in ids])[:-1]
-    return {k: int(a.sum()) for k, a in zip(ids, np.split(answers.cpu().numpy(), cuts), strict=True)}
+    return {k: int(a.sum()) for k, a in zip(ids, np.split(answers.numpy(), cuts), strict=True)}
 
 
 def curve_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headway.engine.local import LocalEngine, PersonalResult
+from headway.engine.local import LocalEngine, PersonalResult, asked
 from headway.engine.remote import Hand, Parcel, order_of
 from headway.engine.session import Session, first_line
 from headway.engine.shards import Shards
@@ -290,15 +290,21 @@ class RayEngine(LocalEngine):
         for answer in in_order(ids, answers):
             yield from_array(answer, task.device)
 
-    def logits(self, task: Task, net: Net) -> Tensor:
+    def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
         """Chunks of the test set over the workers; the same chunks as in one process."""
-        parts = range(len(chunks(task.dataset.x_test)))
+        pieces = chunks(asked(task, held_out))
+        parts = range(len(pieces))
         if len(parts) == 1:
-            return super().logits(task, net)
+            return super().logits(task, net, held_out)
         number, parcel = self._broadcast({"spec": net.head.spec, "tensors": net.tensors()})
-        answers = self.crew.spread("logits", parts, lambda i: (number, parcel, self.shards.part(i)), silent, "part")
+
+        def args(i: int) -> tuple[Any, ...]:
+            own = held_out is not None
+            return number, parcel, self.shards.held_out(pieces[i]) if own else self.shards.part(i), own
+
+        answers = self.crew.spread("logits", parts, args, silent, "part")
         z = [from_array(answer, task.device)["z"] for answer in in_order(parts, answers)]
-        return torch.cat(z)[: len(task.dataset.y_test)]
+        return torch.cat(z)[: len(asked(task, held_out))]
 
     def _personal(
         self, number: int, parcel: Any, ids: Sequence[int], trains: bool, keep: bool, tick: Tick

@@ -43,7 +43,7 @@ class Engine(Protocol):
 
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]: ...
     def commit(self) -> None: ...
-    def logits(self, task: Task, net: Net) -> Tensor: ...
+    def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor: ...
     def close(self) -> None: ...
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]: ...
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]: ...
@@ -81,8 +81,7 @@ class LocalEngine:
 
     def commit(self) -> None:
         """The round is whole: only now do clients remember it, so a round cut short leaves no trace."""
-        self.store.put(self._pending)
-        self._pending = []
+        self.store.put(drained(self._pending))
 
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
         """One client's answer after another: whoever pools them need not hold them all."""
@@ -109,12 +108,14 @@ class LocalEngine:
         clients = (self.client(recipe, task, cast, k) for k in ids)
         return {c.id: evaluate_personal(recipe, task, cast, c, [], False).last for c in clients}
 
-    @torch.no_grad()
-    def logits(self, task: Task, net: Net) -> Tensor:
-        """The net's answers to the global test set, [N, C]; in fixed chunks, so that they never depend on who asks."""
+    def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
+        """The net's answers to the global test set, [N, C]; in fixed chunks, so that they never depend on who asks.
+
+        Or to the clients' own test samples at these positions, as the clients would predict them.
+        """
         net.eval()
-        x = task.dataset.x_test.to(task.device)
-        return torch.cat([net(part) for part in chunks(x)])[: len(x)]
+        parts = range(len(chunks(asked(task, held_out))))
+        return torch.cat([part_logits(task, net, i, held_out) for i in parts])[: len(asked(task, held_out))]
 
     @property
     def deaths(self) -> int:
@@ -122,7 +123,29 @@ class LocalEngine:
         return 0
 
     def close(self) -> None:
-        """Nothing to end here."""
+        """Nothing to end here, and nobody to tell any more: who ticks may be the run, which holds the engine."""
+        self.tick = lambda done, total: None
+
+
+def drained(clients: list[Client]) -> Iterator[Client]:
+    """One after another, each out of the list as it is given: whoever writes it to disk may free it at once."""
+    clients.reverse()
+    while clients:
+        yield clients.pop()
+
+
+def asked(task: Task, held_out: Tensor | None) -> Tensor:
+    """What is cut into chunks: the test set, or positions among the clients' own."""
+    return task.dataset.x_test if held_out is None else held_out
+
+
+@torch.no_grad()
+def part_logits(task: Task, net: Net, number: int, held_out: Tensor | None = None) -> Tensor:
+    """Answers to one chunk, [B, C]."""
+    part = chunks(asked(task, held_out))[number]
+    if held_out is None:
+        return net(part.to(task.device))
+    return net.personal(task.tests.x[part.to(task.tests.x.device)].to(task.device))
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import pickle
 import selectors
 import signal
 import traceback
@@ -21,9 +22,9 @@ import torch
 from torch import Tensor
 
 from headway.client import first_client, train_client
-from headway.engine.local import LocalEngine, PersonalResult, evaluate_personal, surveyed
+from headway.engine.local import LocalEngine, PersonalResult, asked, drained, evaluate_personal, part_logits, surveyed
 from headway.engine.store import ClientStore
-from headway.engine.transport import Room
+from headway.engine.transport import ALIGN, Room
 from headway.errors import EngineError
 from headway.local import Phase
 from headway.models.net import Net, chunks
@@ -34,7 +35,7 @@ from headway.tree import Tree
 if TYPE_CHECKING:
     from headway.task import Task
 
-SLOT_MODELS = 8  # a client's answer may be so many models large before it leaves shared memory
+SLOT_MODELS = (8, 2)  # a client's answer may be so many models large before it leaves shared memory; less if need be
 SPARE_BYTES = 4 * 2**20
 AHEAD = 2  # clients a worker holds: the one at work and one that waits, so that nobody idles between two
 SMALL = 1 << 15  # bytes that a pipe takes from one side while the other does not read
@@ -78,6 +79,7 @@ def send_error(pipe: Connection, error: BaseException) -> None:
     """What went wrong in a worker belongs to the run, whole; an error that cannot be pickled goes as text."""
     trace = "".join(traceback.format_exception(error))
     try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  our own: one with a constructor like no other fails only here
         pipe.send((ERROR, error, trace))
     except Exception:
         pipe.send((ERROR, RuntimeError(f"{type(error).__name__}: {error}"), trace))
@@ -116,11 +118,10 @@ class PoolEngine(LocalEngine):
         self.say, self._deaths = say, 0
         self.recipe, self.task = recipe, task
         model = task.first_params(recipe).nbytes() + task.first_stats(recipe).nbytes()
-        self.slot_bytes = SLOT_MODELS * model + SPARE_BYTES
         self.most = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
-        self.cast_room = Room(self.slot_bytes)
-        self.slots = [Room(self.slot_bytes) for _ in range(self.most)]
-        self.inboxes = [[Room(self.slot_bytes) for _ in range(AHEAD)] for _ in range(workers)]
+        self.cast_room, *rooms = shared_rooms(1 + workers * AHEAD + self.most, model)
+        self.inboxes = [rooms[w * AHEAD : (w + 1) * AHEAD] for w in range(workers)]
+        self.slots = rooms[workers * AHEAD :]
         self.workers = [Worker(self._work(w)) for w in range(workers)]
 
     # ---- in the worker
@@ -130,7 +131,7 @@ class PoolEngine(LocalEngine):
             if task.device.type == "cuda":
                 torch.cuda.set_device(task.device)
             cast: Broadcast | None = None
-            net = task.net(self.recipe)
+            net, held_out = task.net(self.recipe), None
             while True:
                 try:
                     kind, *rest = pipe.recv()
@@ -144,11 +145,12 @@ class PoolEngine(LocalEngine):
                     continue
                 if kind == "net":
                     value = self.cast_room.unpack(rest[0])
-                    net = task.net_of(value["spec"]).load(value["tensors"]).eval()
+                    net, held_out = task.net_of(value["spec"]).load(value["tensors"]).eval(), value.get("held_out")
                     continue
                 if kind == "logits":
                     # not into a slot: the round's reports may still be looked at
-                    pipe.send((rest[0], self.inboxes[number][0].pack({"z": _part(task, net, rest[0])})))
+                    answer = {"z": part_logits(task, net, rest[0], held_out)}
+                    pipe.send((rest[0], self.inboxes[number][0].pack(answer)))
                     continue
                 if kind == "survey":
                     k, slot = rest[:2]
@@ -180,8 +182,7 @@ class PoolEngine(LocalEngine):
 
     def commit(self) -> None:
         """What clients keep is copied out of the shared slots, which the next round writes over."""
-        self._pending = [copied(client) for client in self._pending if not client.blank]
-        super().commit()
+        self.store.put(copied(client) for client in drained(self._pending))
 
     def personal(
         self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
@@ -212,6 +213,12 @@ class PoolEngine(LocalEngine):
             yield from (answers[k] for k in part)
 
     def close(self) -> None:
+        """End the workers and let go of the memory they shared: whoever keeps the engine need not keep that."""
+        super().close()
+        self._dismiss()
+        self.slots, self.inboxes, self.cast_room, self._pending = [], [], Room(ALIGN), []
+
+    def _dismiss(self) -> None:
         for worker in self.workers:
             worker.stop()
         self.workers = []
@@ -244,7 +251,7 @@ class PoolEngine(LocalEngine):
 
     def _renew(self) -> None:
         count = len(self.workers)
-        self.close()
+        self._dismiss()
         self.workers = [Worker(self._work(w)) for w in range(count)]
 
     def _spread(self, kind: str, opened: Any, ids: Sequence[int], how: Any) -> Iterable[tuple[int, dict[str, Any]]]:
@@ -309,12 +316,13 @@ class PoolEngine(LocalEngine):
                     yield k, self.slots[slot].unpack(message, copy=kind != "train")
         tick(done, len(ids))
 
-    def logits(self, task: Task, net: Net) -> Tensor:
+    def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
         """Chunks of the test set over the workers; the same chunks as in one process."""
-        parts = len(chunks(task.dataset.x_test))
+        parts = len(chunks(asked(task, held_out)))
         if parts == 1:
-            return super().logits(task, net)
-        packed = self.cast_room.pack({"spec": net.head.spec, "tensors": net.tensors()})
+            return super().logits(task, net, held_out)
+        also = {} if held_out is None else {"held_out": held_out}
+        packed = self.cast_room.pack({"spec": net.head.spec, "tensors": net.tensors()} | also)
         answers: dict[int, Tensor] = {}
         todo = list(reversed(range(parts)))
         busy: dict[int, int] = {}
@@ -342,12 +350,22 @@ class PoolEngine(LocalEngine):
                     self._replace(w)
                     self.workers[w].tell(("net", packed))
                 give(w)
-        return torch.cat([answers[i] for i in range(parts)])[: len(task.dataset.y_test)]
+        return torch.cat([answers[i] for i in range(parts)])[: len(asked(task, held_out))]
 
 
-@torch.no_grad()
-def _part(task: Task, net: Net, number: int) -> Tensor:
-    return net(chunks(task.dataset.x_test)[number].to(task.device))
+def shared_rooms(count: int, model: int) -> list[Room]:
+    """One room for each of so many values, several models large; less where the process may name less memory.
+
+    What a room cannot hold goes through a pipe, which is slower and changes nothing else.
+    """
+    for models in SLOT_MODELS:
+        with contextlib.suppress(OSError, OverflowError):
+            return Room.several(count, models * model + SPARE_BYTES)
+    size = count * (SLOT_MODELS[-1] * model + SPARE_BYTES) / 1e9
+    raise EngineError(
+        f"engine=local: workers share {size:.1f} GB of addresses for {count} models, and this process may not have "
+        f"them; give --workers 1, or raise the limit (ulimit -v)"
+    )
 
 
 def copied(client: Client) -> Client:

@@ -151,9 +151,10 @@ class Hand:
         return to_array(surveyed(self.recipe, at_hand(self.task, data), self._net(number, net), k))
 
     @torch.no_grad()
-    def logits(self, number: int, net: Parcel, part: Parcel) -> Parcel:
+    def logits(self, number: int, net: Parcel, part: Parcel, own: bool) -> Parcel:
         x, _ = at_hand(self.task, part).data[0]
-        return to_array({"z": self._net(number, net)(x)})
+        model = self._net(number, net)
+        return to_array({"z": model.personal(x) if own else model(x)})
 
     def _cast(self, number: int, parcel: Parcel) -> Broadcast:
         if number != self._number:

@@ -31,7 +31,7 @@ class ClientStore:
 
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:
-            if not client.blank:
+            if not client.blank or client.id in self:  # who remembered something has forgotten it
                 self._clients[client.id] = client
                 self.changed.add(client.id)
 
@@ -70,16 +70,19 @@ class SpillingStore(ClientStore):
 
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:
-            if client.blank:
+            if client.blank and client.id not in self:
                 continue
             self._clients.pop(client.id, None)  # to the end: the youngest
             self._clients[client.id] = client
             self._held += client.nbytes() - self._sizes.get(client.id, 0)
             self._sizes[client.id] = client.nbytes()
             self.changed.add(client.id)
+            self._spill()
+
+    def _spill(self) -> None:
         while self._held > self.budget and len(self._clients) > 1:
             k, oldest = next(iter(self._clients.items()))
-            self.disk.put([oldest])
+            self.disk.keep(oldest)
             self._held -= self._sizes.pop(k)
             del self._clients[k]
 
@@ -111,13 +114,17 @@ class DirectoryStore(ClientStore):
 
     def put(self, clients: Iterable[Client]) -> None:
         for client in clients:
-            if not client.blank:
-                try:
-                    write_values(self.folder / f"{client.id}.safetensors", client)
-                except OSError as error:
-                    raise DiskError(
-                        f"what client {client.id} remembers cannot be written to {self.folder} ({error.strerror}); "
-                        f"free space there, then `headway resume` the run or give the command again"
-                    ) from error
-                self._ids.add(client.id)
-                self.changed.add(client.id)
+            if not client.blank or client.id in self:
+                self.keep(client)
+
+    def keep(self, client: Client) -> None:
+        """Write one client's file, also of one that has forgotten all."""
+        try:
+            write_values(self.folder / f"{client.id}.safetensors", client)
+        except OSError as error:
+            raise DiskError(
+                f"what client {client.id} remembers cannot be written to {self.folder} ({error.strerror}); "
+                f"free space there, then `headway resume` the run or give the command again"
+            ) from error
+        self._ids.add(client.id)
+        self.changed.add(client.id)

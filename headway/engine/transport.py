@@ -21,10 +21,18 @@ ALIGN = 64
 class Room:
     """A stretch of shared memory that both sides see. It costs nothing until it is written to."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, memory: mmap.mmap | None = None, start: int = 0):
         self.size = size
-        self._memory = mmap.mmap(-1, size)  # anonymous and shared: inherited by forked workers, gone with them
+        self._memory = mmap.mmap(-1, size) if memory is None else memory  # inherited by forked workers, gone with them
+        self._start = start
         self._whole: dict[torch.dtype, Tensor] = {}  # all of it, as numbers of a kind
+
+    @classmethod
+    def several(cls, count: int, size: int) -> list[Room]:
+        """Rooms in one mapping: a process may have only so many of them (65,530 on Linux)."""
+        size = aligned(size)
+        memory = mmap.mmap(-1, max(count, 1) * size)
+        return [cls(size, memory, i * size) for i in range(count)]
 
     def pack(self, value: Any) -> bytes:
         """Put the value's tensors here, and tell where; what does not fit travels in the message itself."""
@@ -70,7 +78,9 @@ class Room:
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
         whole = self._whole.get(dtype)
         if whole is None:  # all views share it: what was packed together is one stretch of memory (tree.stretch)
-            whole = self._whole[dtype] = torch.frombuffer(self._memory, dtype=dtype, count=self.size // dtype.itemsize)
+            whole = self._whole[dtype] = torch.frombuffer(
+                self._memory, dtype=dtype, count=self.size // dtype.itemsize, offset=self._start
+            )
         start = at // dtype.itemsize
         return whole[start : start + count]
 
