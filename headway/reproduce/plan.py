@@ -69,7 +69,9 @@ def no_table(name: str, known: Sequence[str]) -> str:
     if not theirs:
         return f"there is no such paper; {nearest(paper, sorted({key.partition('/')[0] for key in known}))}"
     told = [t for t in theirs if t.startswith("table")]
-    return f"{paper} has no {part}; it has {', '.join(told)}" if part else f"name a table too, such as {paper}/{told[0]}"
+    return (
+        f"{paper} has no {part}; it has {', '.join(told)}" if part else f"name a table too, such as {paper}/{told[0]}"
+    )
 
 
 def chosen(found: Sequence[Published], words: str | None) -> list[Published]:
