@@ -126,6 +126,16 @@ def test_a_misprinted_cell_is_left_out():
     assert 76.61 not in {r.mean for cell in choice.cells().values() for r in cell}
 
 
+def test_what_may_be_compared_is_neither_misprinted_nor_of_a_run_that_broke_down():
+    misprint = one(paper="fedfn", table="A3", mean=76.61)
+    assert (misprint.read_as, misprint.sound, misprint.failed) == ("7.66", None, False)
+    at_chance = one(paper="fedavg-etf-gmv", table="4", method="fedavg", partition="classes(2)", epochs=5)
+    assert (at_chance.mean, at_chance.failed, at_chance.sound) == (10.0, True, None)
+    usual = one(paper="fedavg-etf-gmv", table="4", method="fedavg", partition="classes(2)", epochs=2)
+    assert (usual.read_as, usual.failed) == (None, False)
+    assert usual.sound == usual.mean
+
+
 def test_a_number_printed_twice_is_shown_once():
     for piece in REGISTRY.pieces:
         seen = [(f.row.paper, *choice.setting(f.row)[2:], f.row.method, f.row.mean) for f in findings(piece)]

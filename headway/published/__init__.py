@@ -29,6 +29,7 @@ NAMES = {  # the `paper` column -> how a table of ours calls it
     "ccvr": "CCVR",
 }
 UNNAMED = re.compile(r"row\d+_unnamed")  # rows whose method name is lost; `extra` holds a guess
+SUSPECT = re.compile(r"suspect_typo\((.*?)\??\)")  # in `extra`: the cell looks misprinted, and what it should be
 LETTERS = {'{\\"u}': "ü", "{\\v{c}}": "č", "{\\'y}": "ý", "\\&": "&"}
 
 
@@ -57,8 +58,19 @@ class Published:
 
     @property
     def failed(self) -> bool:
-        """The paper reports that this run broke down."""
-        return self.mean is None and bool({"failed", "diverged"} & self.extra.keys())
+        """The paper reports that this run broke down, or prints the accuracy of chance for it."""
+        broken = self.mean is None and bool({"failed", "diverged"} & self.extra.keys())
+        return broken or "collapsed_to_chance" in self.extra
+
+    @property
+    def read_as(self) -> str | None:
+        """What a cell that looks misprinted is read as; None for all others."""
+        return next((found[1] for word in self.extra if (found := SUSPECT.fullmatch(word))), None)
+
+    @property
+    def sound(self) -> float | None:
+        """The printed mean where it may be compared: neither misprinted nor of a run that broke down."""
+        return None if self.failed or self.read_as else self.mean
 
 
 @lru_cache

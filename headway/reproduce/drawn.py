@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from headway.errors import CheckpointError, ConfigError, DataError, HeadwayError
 from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.reproduce import joint, work
+from headway.reproduce.assumptions import assumptions
 from headway.reproduce.figures import Preset
 from headway.reproduce.joint import Curve
 from headway.reproduce.plan import Cell
 from headway.reproduce.protocols import PROTOCOLS
 from headway.reproduce.run import common
-from headway.reproduce.table import CUT
+from headway.reproduce.table import comparable, departures
 from headway.rundir import Run, check_writable, prepare_folder
 from headway.settings import Settings
 from headway.state import Server
@@ -50,6 +51,7 @@ class Made:
     ran: Mapping[str, Any]  # the settings that all runs share
     curves: tuple[Curve, ...]
     missing: Mapping[str, str]  # what was not run -> why
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings that --set put in place of the paper's
 
     @property
     def labels(self) -> list[str]:
@@ -57,7 +59,9 @@ class Made:
 
     @property
     def notes(self) -> list[str]:
-        return [*PROTOCOLS[self.preset.paper].assumptions, *([CUT] if self.scale == "cpu" else [])]
+        own = [self.preset.chosen] if self.preset.chosen else []
+        told = assumptions([curve.cell for curve in self.curves])
+        return [*told, *own, *departures(self.scale, self.changes)]
 
     def record(self) -> dict[str, Any]:
         return strict({
@@ -68,6 +72,8 @@ class Made:
             "command": self.command,
             "folder": str(self.folder),
             "ran": dict(self.ran),
+            "changes": dict(self.changes),
+            "comparable": comparable(self.scale, self.changes),
             "runs": [
                 {"method": c.method, "partition": c.partition, "data": c.cell.settings.data,
                  "epochs": c.cell.settings.epochs, "paper": c.cell.row.mean, "ours": c.acc, "stages": dict(c.stages),
@@ -86,8 +92,7 @@ class Made:
         for label, curve in zip(self.labels, self.curves, strict=True):
             failed = curve.run.summary["failed"]
             ours = "no global model" if curve.acc is None and not failed else percent(curve.acc)
-            paper = "" if curve.cell.row.mean is None else f", paper {percent(curve.cell.row.mean)}"
-            say(f"  {label}: {ours}{paper}{f' (failed: {failed})' if failed else ''}")
+            say(f"  {label}: {ours}{self.printed(curve)}{f' (failed: {failed})' if failed else ''}")
             if stages := ", ".join(f"{name} {100 * acc:.1f}" for name, acc in curve.stages.items()):
                 say(f"    personal after {stages}")
             for finding in curve.looked.findings:
@@ -101,6 +106,13 @@ class Made:
         for text in self.notes:
             say(f"assumed: {text}")
         say(f"figures and numbers in {self.folder}")
+
+    def printed(self, curve: Curve) -> str:
+        """The number that the paper prints with the figure, marked where ours comes of another setting."""
+        if curve.cell.row.mean is None:
+            return ""
+        mark = "" if comparable(self.scale, self.changes) else " (in another setting: not comparable)"
+        return f", paper {percent(curve.cell.row.mean)}{mark}"
 
 
 def percent(value: float | None) -> str:
@@ -154,7 +166,7 @@ def reproduce_figure(
     if preset.joint:
         joint.finding_of("joint", preset.name, preset.shows, joint.JOINTS[preset.joint](curves)).save(folder)
     ran = common([curve.cell.settings for curve in curves])
-    made = Made(preset, scale, command, folder, seed, ran, tuple(curves), missing)
+    made = Made(preset, scale, command, folder, seed, ran, tuple(curves), missing, dict(changes))
     write_atomic(folder / "figure.json", json.dumps(made.record(), indent=1, allow_nan=False) + "\n")
     return made
 

@@ -61,6 +61,7 @@ class Preset:
     watch: tuple[str, ...] = ()  # looked at in every round, as far as it can be
     joint: str = ""  # a drawing of joint.JOINTS, beside the learning curves
     metric: str = "global_acc"
+    chosen: str = ""  # what the paper does not say of this figure, and what is taken
 
     @property
     def paper(self) -> str:
@@ -99,14 +100,15 @@ FIGURES = {
     for preset in (
         Preset("fedetf/fig1", "classifiers and prototypes of clients drift apart under label skew",
                (Scene(FEDAVG, ("dir(0.5)", "dir(0.05)")),), ("labels", "consistency", "class_vectors"),
-               joint="classifiers"),
+               joint="classifiers", chosen="alpha 0.5 and 0.05: the paper does not name those of this figure"),
         Preset("fedetf/fig4", "accuracy of the global model over rounds, alpha 0.05",
                (Scene(ETF_TABLE, ("dir(0.05)",)), Scene(ETF_TABLE, ("dir(0.05)",), "cifar100"))),
         Preset("fedetf/fig5", "prototype consistency and neural-collapse error over rounds",
                (Scene(("fedavg", "fedetf"), ("dir(0.05)",)),), ("traces", "consistency", "collapse"),
                ("consistency", "collapse"), "alignment"),
         Preset("fedetf/fig6", "feature dimension against accuracy and neural-collapse error; stages of Algorithm 2",
-               (Scene((*DIMENSIONS, *FEDAVG), ("dir(0.1)",)),), ("collapse", "traces"), joint="dimension"),
+               (Scene((*DIMENSIONS, *FEDAVG), ("dir(0.1)",)),), ("collapse", "traces"), joint="dimension",
+               chosen="dimensions 10, 32, 64, 128 and 256: the paper's text does not name them"),
         Preset("fedetf/fig7", "who holds which labels", (Scene(FEDAVG, ("dir(0.1)", "dir(0.05)")),), ("labels",),
                joint="labels"),
         Preset("fedetf/fig8", "accuracy of the global model over rounds, alpha 0.1",
@@ -127,7 +129,8 @@ FIGURES = {
         Preset("fedfn/figA2", "the gap of FedFN's weight norms between local and global models under growing skew",
                (Scene(("fedfn",), SHARDS),), ("norms",), ("norms",), "weight_gap"),
         Preset("fedfn/figA3", "the modules in centralised training",
-               (Scene(("centralized", "centralized+babu", "centralized+fn"), ("iid",), "cifar100", (1,)),)),
+               (Scene(("centralized", "centralized+babu", "centralized+fn"), ("iid",), "cifar100", (1,)),),
+               chosen="320 rounds of one epoch over all data, learning rate 0.1 and with fn 0.5: the paper names none"),
         Preset("fedtc/fig3", "accuracy of FedAvg and of local training against alpha",
                (Scene(("fedavg", "local"), ("dir(0.1)", "dir(0.5)", "dir(5.0)")),), joint="alpha",
                metric="pooled_local_acc"),

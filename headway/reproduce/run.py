@@ -9,6 +9,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.experiment import Options
 from headway.reproduce import plan, work
+from headway.reproduce.assumptions import assumptions
 from headway.reproduce.protocols import PROTOCOLS
 from headway.reproduce.table import Side, grouped
 from headway.rundir import check_writable, prepare_folder
@@ -35,15 +36,13 @@ def reproduce_table(
     cells = plan.cells(found, scale, changes)
     if not cells:
         raise ConfigError(f"rows={rows}: no row of {name} with a method's name is left; name fewer words")
-    paper = found[0].paper
-    protocol = PROTOCOLS[paper]
-    seeds = tuple(seeds) if seeds else protocol.seeds[: 2 if scale == "cpu" else None]
+    seeds = tuple(seeds) if seeds else PROTOCOLS[found[0].paper].seeds[: 2 if scale == "cpu" else None]
     prepare_folder(out)
     check_writable(out / "runs")
     ours = work.measure(cells, seeds, out, options)
     side = Side(
         plan.table_name(found[0]), scale, command, tuple(seeds), common([cell.settings for cell in cells]),
-        grouped(cells, ours), protocol.assumptions, work.seconds(cells, seeds, out), dict(changes),
+        grouped(cells, ours), assumptions(cells), work.seconds(cells, seeds, out), dict(changes),
         len(found) - len(cells),
     )  # fmt: skip
     side.save(out)

@@ -42,6 +42,7 @@ class Line:
     gain: float | None = None
     gain_std: float | None = None  # of the differences seed by seed
     agrees: str = ""  # yes, no; open: our seeds do not agree among themselves, or there is one only
+    paper_read_as: str | None = None  # what the paper's figure should be, where it looks misprinted
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def group_of(setting: dict[str, Any], pairs: Sequence[tuple[Cell, Ours]]) -> Gro
         lines = [replace(line_of(cell, found, None), method=cell.row.metric) for cell, found in pairs]
     else:
         lines = [line_of(cell, found, base_of(cell, pairs)) for cell, found in pairs]
-    sound = [x for x in lines if not x.failed and not x.paper_failed]
-    return Group(setting, tuple(lines), spearman([(x.paper, x.ours) for x in sound]))
+    both = zip(pairs, lines, strict=True)
+    return Group(setting, tuple(lines), spearman([(cell.row.sound, x.ours) for (cell, _), x in both if not x.failed]))
 
 
 def base_of(cell: Cell, pairs: Sequence[tuple[Cell, Ours]]) -> tuple[Cell, Ours] | None:
@@ -116,7 +117,7 @@ def base_of(cell: Cell, pairs: Sequence[tuple[Cell, Ours]]) -> tuple[Cell, Ours]
     name = next((r for r in (cell.row.method.partition("+")[0], *REFERENCES) if r in known), None)
     of_name = [pair for pair in pairs if pair[0].row.method == name]
     same = [pair for pair in of_name if pair[0].row.extra.get("lr") == cell.row.extra.get("lr")]
-    found = max(same or of_name, key=lambda pair: pair[0].row.mean or 0.0, default=None)
+    found = max(same or of_name, key=lambda pair: pair[0].row.sound or 0.0, default=None)
     return None if cell.row.method == REFERENCES[0] else found
 
 
@@ -124,14 +125,14 @@ def line_of(cell: Cell, found: Ours, base: tuple[Cell, Ours] | None) -> Line:
     row, values = cell.row, [v for v in found.values if v is not None]
     line = Line(
         cell.label, row.mean, row.std, row.failed, mean(values), std(values), len(values),
-        next((why for why in found.failed if why), None), found.missing,
+        next((why for why in found.failed if why), None), found.missing, paper_read_as=row.read_as,
     )  # fmt: skip
     if base is None:
         return line
     gains = [a - b for a, b in zip(found.values, base[1].values, strict=False) if a is not None and b is not None]
-    told = None if row.mean is None or base[0].row.mean is None else row.mean - base[0].row.mean
+    told = None if row.sound is None or base[0].row.sound is None else row.sound - base[0].row.sound
     line = replace(line, over=base[0].row.method, paper_gain=told, gain=mean(gains), gain_std=std(gains))
-    sound = not line.failed and not line.paper_failed and not any(base[1].failed)
+    sound = not line.failed and not any(base[1].failed)
     return replace(line, agrees=verdict(told, gains)) if sound else line
 
 
@@ -174,18 +175,31 @@ COLUMNS = ("method", "paper %", "ours %", "over", "paper: gain", "ours: gain", "
 
 
 def columns_of(side: Side) -> tuple[str, ...]:
+    return (*COLUMNS, "ours - paper") if comparable(side.scale, side.changes) else COLUMNS
+
+
+def comparable(scale: str, changes: Mapping[str, Any]) -> bool:
     """Levels are compared only where nothing was cut or changed."""
-    return (*COLUMNS, "ours - paper") if side.scale == "full" and not side.changes else COLUMNS
+    return scale == "full" and not changes
 
 
 def cells_of(line: Line) -> tuple[str, ...]:
-    paper = "failed" if line.paper_failed else number(line.paper, line.paper_std)
+    paper = printed(line)
     ours = "not run" if line.missing else number(line.ours, line.ours_std if line.seeds > 1 else None)
     ours += " failed" if line.failed and not line.missing else ""
     gain = number(line.gain, line.gain_std if line.seeds > 1 else None, sign=True)
-    apart = None if line.ours is None or line.paper is None else line.ours - line.paper
+    unsound = line.paper_failed or line.paper_read_as
+    apart = None if unsound or line.ours is None or line.paper is None else line.ours - line.paper
     told = number(line.paper_gain, None, sign=True)
     return (line.method, paper, ours, line.over or "", told, gain, line.agrees, number(apart, None, sign=True))
+
+
+def printed(line: Line) -> str:
+    """The paper's figure, marked where it is not to be compared."""
+    value = number(line.paper, line.paper_std)
+    if line.paper_failed:
+        return f"failed ({value})" if value else "failed"
+    return f"{value} ?" if line.paper_read_as else value
 
 
 def number(value: float | None, spread: float | None, sign: bool = False) -> str:
@@ -229,16 +243,31 @@ def show(console: Console, side: Side) -> None:
         console.print(f"not run: {reason}", markup=False)
     for reason in dict.fromkeys(f"{x.method}: {x.failed}" for g in side.groups for x in g.lines if x.failed):
         console.print(f"failed: {reason}", markup=False)
+    for text in misprints(side):
+        console.print(text, markup=False)
     console.print(f"\nours: {difference(side.ran)}", markup=False)
     for text in notes(side):
         console.print(f"assumed: {text}", markup=False)
 
 
+def misprints(side: Side) -> list[str]:
+    """One line for all cells marked with a question mark."""
+    doubted = [x for g in side.groups for x in g.lines if x.paper_read_as]
+    if not doubted:
+        return []
+    cells = ", ".join(f"{x.paper_read_as} for {number(x.paper, None)} of {x.method}" for x in doubted)
+    return [f"? looks misprinted and counts in no gain, sign or rank: we read {cells}"]
+
+
 def notes(side: Side) -> list[str]:
     lost = [f"{side.unnamed} rows of the table have lost their method's name and are left out"] if side.unnamed else []
-    cut = [CUT]
-    changed = [f"changed by --set, whatever is said above: {difference(side.changes)}"] if side.changes else []
-    return [*side.assumptions, *lost, *(cut if side.scale == "cpu" else []), *changed]
+    return [*side.assumptions, *lost, *departures(side.scale, side.changes)]
+
+
+def departures(scale: str, changes: Mapping[str, Any]) -> list[str]:
+    """What is not the paper's setting, by the scale and by the user's will."""
+    changed = [f"changed by --set, whatever is said above: {difference(changes)}"] if changes else []
+    return [*([CUT] if scale == "cpu" else []), *changed]
 
 
 def markdown(side: Side) -> str:
@@ -253,6 +282,7 @@ def markdown(side: Side) -> str:
     reasons = dict.fromkeys(f"{x.method}: {x.failed}" for g in side.groups for x in g.lines if x.failed)
     text += [f"- failed: {reason}" for reason in reasons]
     text += [f"- not run: {why}" for why in dict.fromkeys(x.missing for g in side.groups for x in g.lines if x.missing)]
+    text += [f"- {note}" for note in misprints(side)]
     text += [f"- ours: {difference(side.ran)}", *(f"- {note}" for note in notes(side))]
     text += [f"- {side.seconds:.0f} s of rounds in all, {len(side.seeds)} seeds", ""]
     return "\n".join(text)

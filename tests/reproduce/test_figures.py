@@ -1,6 +1,7 @@
 """The papers' figures as presets, checked against the papers' text, and made on digits."""
 
 import csv
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -8,12 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 from calling import headway as call
+from rich.console import Console
 
+from headway.diagnostics.looking import Looked
 from headway.errors import ConfigError
 from headway.published import PAPERS
 from headway.reproduce import figures, joint, plan
+from headway.reproduce.drawn import Made
 from headway.reproduce.joint import JOINTS, Panel, finding_of, value_of
 from headway.reproduce.protocols import PROTOCOLS
+from headway.reproduce.table import CUT
 
 SMALL = [f"--set={s}" for s in ("data=digits", "model=mlp_small", "train_size=300", "test_size=100", "rounds=2",
                                 "epochs=1", "clients=5", "augment=none", "normalise=dataset")]  # fmt: skip
@@ -220,6 +225,51 @@ def test_cuts_published_numbers_and_settings_are_told(tmp_path):
     assert ", paper 54.95 %" in said
     assert "model, rounds and samples that are not the paper's are cut" in said
     assert "ours: data=digits, model=mlp_small, train_size=300, test_size=100" in said
+    assert ", paper 54.95 % (in another setting: not comparable)" in said
+    assert "assumed: changed by --set, whatever is said above: data=digits, model=mlp_small, train_size=300" in said
+
+
+def test_printed_numbers_are_comparable_only_where_nothing_was_cut_or_changed(tmp_path):
+    preset = figures.FIGURES["fedetf/fig5"]
+    summary = {"failed": None, "global_acc": 0.5, "rounds": 2}
+    told = SimpleNamespace(summary=summary, path=tmp_path)
+
+    def made(scale, changes):
+        (cell,) = preset.cells(scale, changes, "fedetf")
+        curve = joint.Curve(cell, told, Looked(tmp_path, tmp_path), 50.0)
+        return Made(preset, scale, "headway reproduce", tmp_path, 8, {}, (curve,), {}, changes)
+
+    def printed(figure):
+        console = Console(file=io.StringIO(), width=300)
+        figure.show(console)
+        return console.file.getvalue()
+
+    paper, cut, changed = made("full", {}), made("cpu", {}), made("full", {"lr": 0.5})
+    assert [m.record()["comparable"] for m in (paper, cut, changed)] == [True, False, False]
+    assert ["not comparable" in printed(m) for m in (paper, cut, changed)] == [False, True, True]
+    assert paper.notes[-1] != cut.notes[-1] == CUT
+    assert changed.notes[-1] == "changed by --set, whatever is said above: lr=0.5"
+    assert changed.record()["changes"] == {"lr": 0.5}
+
+
+def test_a_figures_own_choices_are_told_for_it_alone():
+    own = {name: preset.chosen for name, preset in figures.FIGURES.items() if preset.chosen}
+    assert set(own) == {"fedetf/fig1", "fedetf/fig6", "fedfn/figA3"}
+    assert {r.partition for r in figures.FIGURES["fedetf/fig1"].rows()} == {"dir(0.5)", "dir(0.05)"}
+    assert own["fedetf/fig1"].startswith("alpha 0.5 and 0.05: ")
+    assert own["fedetf/fig6"].startswith("dimensions 10, 32, 64, 128 and 256: ")
+    assert [f"(d={d})" in m for d, m in zip((10, 32, 64, 128, 256), figures.DIMENSIONS, strict=True)] == [True] * 5
+    cells = figures.FIGURES["fedfn/figA3"].cells("full", {})
+    assert {(c.row.method, c.settings.rounds, c.settings.epochs, c.settings.lr) for c in cells} == {
+        ("centralized", 320, 1, 0.1), ("centralized+babu", 320, 1, 0.1), ("centralized+fn", 320, 1, 0.5),
+    }  # fmt: skip
+    assert own["fedfn/figA3"].startswith("320 rounds of one epoch over all data, learning rate 0.1 and with fn 0.5")
+    notes = {}
+    for name, preset in figures.FIGURES.items():
+        curves = tuple(joint.Curve(c, None, None) for c in preset.cells("full", {}))
+        notes[name] = Made(preset, "full", "", Path(), 0, {}, curves, {}).notes
+    for name, says in own.items():
+        assert [other for other, lines in notes.items() if says in lines] == [name]
 
 
 def test_finetuned_fedavg_is_the_reference_of_the_stages():

@@ -1,15 +1,17 @@
 """Paper and ours side by side: gains, signs, ranks, by numbers that can be checked by hand."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 from calling import headway as call
+from rich.console import Console
 
 from headway.published import Published
 from headway.reproduce import plan
 from headway.reproduce.protocols import PROTOCOLS
-from headway.reproduce.table import Group, Line, cells_of, footer, grouped, ranks, spearman
+from headway.reproduce.table import Group, Line, Side, cells_of, footer, grouped, markdown, ranks, spearman
 from headway.reproduce.work import Ours
 
 
@@ -70,6 +72,62 @@ def test_failed_runs_are_shown_as_failed_on_either_side():
     ours = Line("fedavg", None, None, True, 10.0, 0.0, 2, "the loss is not finite from round 3 on", None)
     assert cells_of(ours)[1:3] == ("failed", "10.00 ± 0.00 failed")
     assert cells_of(Line("fedavg", 1.0, None, False, None, None, 0, None, "no such data"))[2] == "not run"
+
+
+MISPRINT = {"lr": "0.1", "suspect_typo(7.66?)": ""}
+
+
+def test_a_misprinted_cell_counts_in_no_gain_sign_or_rank_and_is_marked():
+    (group,) = side(
+        (("fedavg", 9.0), [40, 40]), (("fedavg+babu", 8.0), [39, 39]), (("scaffold", 7.0), [38, 38]),
+        (("fedfn", 76.61, MISPRINT), [10, 10]),
+    )  # fmt: skip
+    normed = group.lines[3]
+    assert (normed.paper_gain, normed.gain, normed.agrees) == (None, -30.0, "")
+    assert group.rank == pytest.approx(1.0)  # of the three others; with 76.61 it is -0.2
+    assert cells_of(normed)[1] == "76.61 ?"
+    assert cells_of(normed)[-1] == ""  # nor is ours held against it
+    whole = Side("fedfn/tableA3", "full", "headway reproduce", (0, 1), {}, (group,))
+    note = "? looks misprinted and counts in no gain, sign or rank: we read 7.66 for 76.61 of fedfn (lr=0.1)"
+    assert f"\n- {note}\n" in markdown(whole)
+    assert shown(whole).count(note) == 1
+    assert "misprinted" not in shown(Side("fedfn/table2", "full", "", (0,), {}, side((("fedavg", 9.0), [40]))))
+
+
+def test_a_misprinted_cell_is_nobodys_reference_where_another_is_there():
+    (group,) = side(
+        (("fedavg", 76.61, MISPRINT), [40]), (("fedavg", 50.0, {"lr": "0.2"}), [20]), (("scaffold", 60.0), [30]),
+    )  # fmt: skip
+    assert (group.lines[2].paper_gain, group.lines[2].gain) == (10.0, 10.0)
+
+
+def test_the_papers_collapsed_runs_are_failed_ones():
+    collapsed = {"collapsed_to_chance": ""}
+    (group,) = side(
+        (("fedavg", 10.0, collapsed), [30, 30]), (("fedavg+gmv", 10.0, collapsed), [20, 20]),
+        (("fedavg+etf", 48.0), [34, 35]), (("fedavg+etf+gmv", 49.0), [36, 37]),
+    )  # fmt: skip
+    plain, memory, etf, both = group.lines
+    assert [cells_of(line)[1] for line in group.lines] == ["failed (10.00)", "failed (10.00)", "48.00", "49.00"]
+    assert [line.paper_gain for line in (memory, etf, both)] == [None] * 3  # not +38 over a run that broke down
+    assert [line.agrees for line in group.lines] == [""] * 4
+    assert (etf.gain, both.gain) == (4.5, 6.5)  # ours did not break down
+    assert group.rank is None  # two are left
+    assert cells_of(plain)[-1] == ""
+    assert footer(group) == ""
+
+
+def test_table_4_of_fedavg_etf_gmv_has_two_failed_cells():
+    rows = plan.chosen(plan.published("fedavg-etf-gmv/table4"), "classes(2),epochs=5")
+    (group,) = grouped(plan.cells(rows, "full", {}), [Ours((50.0,), (None,))] * len(rows))
+    assert {line.method for line in group.lines if line.paper_failed} == {"fedavg", "fedavg+gmv"}
+    assert not any(line.paper_gain for line in group.lines)
+
+
+def shown(whole):
+    console = Console(file=io.StringIO(), width=200)
+    whole.show(console)
+    return console.file.getvalue()
 
 
 def test_the_footer_counts_signs():
