@@ -23,7 +23,7 @@ from headway.report.page import page, report
 from headway.rundir import Run
 
 EVIL = "<script>alert(1)</script>\"'&\x00\u202e"
-SECTIONS = ["leaderboard", "curves", "clients", "cost", "recipes", "diagnostics", "partition", "origin"]
+SECTIONS = ["recipes", "leaderboard", "curves", "clients", "cost", "diagnostics", "partition", "origin"]
 
 
 class Reader(HTMLParser):
@@ -88,7 +88,8 @@ def test_sections_in_order_and_every_link_leads_somewhere(tmp_path):
     assert [a["id"] for a in r.all("section")] == SECTIONS
     ids = [a["id"] for _, a in r.tags if "id" in a]
     assert len(set(ids)) == len(ids)
-    assert all(a["href"][1:] in ids for a in r.all("a"))
+    assert [a["href"][1:] for a in r.all("a")] == ["main", *SECTIONS]  # the skip link, then the contents
+    assert set(SECTIONS) <= set(ids)
     for attrs in (a for _, a in r.tags if "aria-labelledby" in a):
         assert set(attrs["aria-labelledby"].split()) <= set(ids)
 
@@ -98,6 +99,29 @@ def test_the_summary_says_who_is_best_by_how_much_and_whether_that_is_noise(tmp_
     # scaffold ends at 0.75, 0.76, 0.77 and fedavg at 0.5 always: 26 points; t = 0.26 / (0.01 / sqrt 3) = 45, p < 0.001
     assert "scaffold with 76.00 ± 0.82 % , 26.00 points above fedavg" in text.replace("%,", "% ,")
     assert "beyond the noise of seeds (paired t-test over 3 seeds, p < 0.001)" in text
+
+
+def test_the_page_opens_with_who_acts_where(tmp_path):
+    root = comparison(tmp_path)
+    write_run(root / "prox", "fedavg+prox(mu=0.5)", label="near")
+    text = read([root]).text
+    opening = text[text.index("Recipes: who acts where") : text.index("Stage by stage, and what travels")]
+    assert opening.index("scaffold") < opening.index("fedavg")  # in the order of the leaderboard
+    assert "near fedavg + prox(mu=0.5)" in opening  # a name of its own hides its pieces
+    assert "prox : added to the loss" in opening
+    assert "correction of the gradient, what else is sent up, what the server learns, the server's step" in opening
+    stages = text[text.index("Stage by stage") : text.index("Leaderboard", text.index("Stage by stage"))]
+    assert "correct correction of the gradient scaffold" in stages
+    assert "sent down body, head.weight, head.bias, scaffold.c" in stages
+
+
+def test_a_recipe_under_several_settings_is_told_once(tmp_path):
+    for i, lr in enumerate((0.1, 0.2, 0.4)):
+        write_run(tmp_path / str(i), "scaffold", lr=lr)
+    text = read([tmp_path]).text
+    opening = text[text.index("Recipes: who acts where") : text.index("Stage by stage")]
+    assert "scaffold under 3 settings" in opening
+    assert opening.count("correction of the gradient") == 1
 
 
 def test_two_seeds_are_too_few(tmp_path):
