@@ -101,29 +101,6 @@ def test_the_summary_says_who_is_best_by_how_much_and_whether_that_is_noise(tmp_
     assert "beyond the noise of seeds (paired t-test over 3 seeds, p < 0.001)" in text
 
 
-def test_the_page_opens_with_who_acts_where(tmp_path):
-    root = comparison(tmp_path)
-    write_run(root / "prox", "fedavg+prox(mu=0.5)", label="near")
-    text = read([root]).text
-    opening = text[text.index("Recipes: who acts where") : text.index("Stage by stage, and what travels")]
-    assert opening.index("scaffold") < opening.index("fedavg")  # in the order of the leaderboard
-    assert "near fedavg + prox(mu=0.5)" in opening  # a name of its own hides its pieces
-    assert "prox : added to the loss" in opening
-    assert "correction of the gradient, what else is sent up, what the server learns, the server's step" in opening
-    stages = text[text.index("Stage by stage") : text.index("Leaderboard", text.index("Stage by stage"))]
-    assert "correct correction of the gradient scaffold" in stages
-    assert "sent down body, head.weight, head.bias, scaffold.c" in stages
-
-
-def test_a_recipe_under_several_settings_is_told_once(tmp_path):
-    for i, lr in enumerate((0.1, 0.2, 0.4)):
-        write_run(tmp_path / str(i), "scaffold", lr=lr)
-    text = read([tmp_path]).text
-    opening = text[text.index("Recipes: who acts where") : text.index("Stage by stage")]
-    assert "scaffold under 3 settings" in opening
-    assert opening.count("correction of the gradient") == 1
-
-
 def test_two_seeds_are_too_few(tmp_path):
     text = read([comparison(tmp_path, seeds=2)]).text
     assert "cannot be told from noise: 2 shared seeds, and a paired test needs three" in text
