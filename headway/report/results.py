@@ -8,7 +8,18 @@ from headway.report.charts import BANDS, Series, Strip, coinciding, curves, gain
 from headway.report.gather import Gathered, Group, finite
 from headway.report.markup import Markup, el, join
 from headway.report.measures import POINTS, Change, Point, changes, curve, reached, spread, targets_of, thin
-from headway.report.parts import clients_told, counted, figure, index_of, listed, name_of, percent, section, several_seeds, signed
+from headway.report.parts import (
+    clients_told,
+    counted,
+    figure,
+    index_of,
+    listed,
+    name_of,
+    percent,
+    section,
+    several_seeds,
+    signed,
+)
 from headway.report.stats import same_data
 from headway.report.svg import key
 
@@ -249,8 +260,9 @@ def gain_figure(x: Group, other: Group, found: Sequence[Change]) -> Markup:
     up, down = sum(c.difference > 1e-12 for c in found), sum(c.difference < -1e-12 for c in found)
     mean = 100 * sum(c.difference for c in found) / len(found)
     title = f"{x.label} against {other.label}"
+    everybody = clients_told([(c.seed, c.client) for c in found])
     about = (
-        f"{up} of {clients_told([(c.seed, c.client) for c in found])} gain, {down} lose; mean {signed(mean, 2)} points, from "
+        f"{up} of {everybody} gain, {down} lose; mean {signed(mean, 2)} points, from "
         f"{signed(100 * found[0].difference, 1)} to {signed(100 * found[-1].difference, 1)}."
     )
     ends = list(dict.fromkeys([*found[: ROWS // 2], *found[-(ROWS // 2) :]]))
