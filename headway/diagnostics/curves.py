@@ -29,7 +29,10 @@ ACCURACIES = {
     "iterate_acc": "global at the last iterate",
 }
 LOSSES = {"global_loss": "global test loss", "train_loss": "training loss of clients"}
-UNITS = {"loss": "loss as trained", "server step size": "eta_g", "temperature": "scale of the logits"}
+UNITS = {
+    "loss": "loss as trained", "server step size": "eta_g", "local steps": "steps of a client in a round",
+    "temperature": "scale of the logits",
+}  # fmt: skip
 ABOUT = (
     "Round by round: accuracies and losses as measured (faint) and smoothed by a Gaussian kernel of sigma = 2 "
     "evaluations (bold), as in Figure 5 of the FedAvg+ETF+GMV paper; smoothing is for the eye alone, the numbers are "
@@ -92,7 +95,7 @@ def keys_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def traces(subject: Subject) -> Finding:
-    """Learning curves, and traces of step size, temperature and drift where the run has them (10.11, P3 Fig. 5)."""
+    """Learning curves, and traces of steps, temperature and drift where the run has them (10.11, P3 Fig. 5)."""
     run = subject.saved.run
     rows, watched = flat_rows(run.metrics), watched_rows(run.path / "watch.jsonl")
     if not rows:
@@ -101,9 +104,9 @@ def traces(subject: Subject) -> Finding:
     steps = series(rows, [k for k in keys_of(rows) if last_part(k) == "eta_g"])
     steps = steps or series(watched, [k for k in keys_of(watched) if last_part(k) == "eta_g"])
     panels["server step size"] = named(steps, {})
-    panels["temperature"] = {
-        whose(key): points for key, points in series(watched, filter(whose, keys_of(watched))).items()
-    }
+    panels["local steps"] = of_clients(watched, "steps")
+    shared = named(series(watched, ["temperature_global"]), {"temperature_global": "global"})
+    panels["temperature"] = shared | of_clients(watched, "temperature", "scale")
     drifts = [k for k in keys_of(watched) if k.startswith("drift") and "." not in k]
     panels["drift"] = named(series(watched, drifts), {})
     panels["cosine of updates"] = named(series(watched, [k for k in keys_of(watched) if k == "update_cosine"]), {})
@@ -123,6 +126,8 @@ def traces(subject: Subject) -> Finding:
     for title in ("accuracy", "server step size"):
         for name, points in panels.get(title, {}).items():
             summary |= {f"{name} (last)": points[-1][1], f"{name} (highest)": max(v for _, v in points)}
+    if local := [v for points in panels.get("local steps", {}).values() for _, v in points]:
+        summary |= {"local steps (fewest)": min(local), "local steps (most)": max(local)}
     for title in ("drift", "cosine of updates"):
         summary |= {f"{name} (last)": points[-1][1] for name, points in panels.get(title, {}).items()}
     if finals:
@@ -145,12 +150,11 @@ def named(curves: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Cu
     return {names.get(key, last_part(key).replace("_", " ")): points for key, points in curves.items()}
 
 
-def whose(key: str) -> str:
-    """Whose temperature stands under a watched key: `temperature.3` is client 3's; "" for any other key."""
-    if key == "temperature_global":
-        return "global"
-    kind, _, client = key.partition(".")
-    return f"client {client}" if kind in ("temperature", "scale") and client else ""
+def of_clients(rows: Sequence[Mapping[str, Any]], *kinds: str) -> dict[str, Curve]:
+    """A curve a client of what is watched client by client: `steps.3` is client 3's."""
+    keys = [key for key in keys_of(rows) if key.partition(".")[0] in kinds and key.partition(".")[2]]
+    keys.sort(key=lambda key: (len(last_part(key)), last_part(key)))  # 2 before 10, whoever was drawn first
+    return {f"client {last_part(key)}": points for key, points in series(rows, keys).items()}
 
 
 def last_part(key: str) -> str:

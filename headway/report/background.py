@@ -65,12 +65,59 @@ def explained(text: str) -> dict[str, Any] | None:
 
 
 def recipes(g: Gathered) -> Markup:
-    known = {x.recipe: explained(x.recipe) for x in g.groups}
-    shown = [x for x in g.groups if known[x.recipe]]
-    facts = [known[x.recipe] or {} for x in shown]
+    """A line a recipe that tells who acts where; the same stage by stage, and what travels, to open."""
+    known: list[tuple[list[Group], dict[str, Any]]] = []
+    unknown: list[Group] = []
+    for text in dict.fromkeys(x.recipe for x in g.groups):
+        alike, facts = [x for x in g.groups if x.recipe == text], explained(text)
+        if facts is None:
+            unknown += alike
+        else:
+            known.append((alike, facts))
+    inside: list[object] = []
+    if known:
+        rows = [[recipe_cell(alike, facts), who_acts(facts)] for alike, facts in known]
+        inside.append(table("Who acts where in the round", ["recipe", "beyond FedAvg"], rows, cls="words acting"))
+        inside.append(details("Stage by stage, and what travels", stages([(names(a), f) for a, f in known])))
+    if unknown:
+        words = f"Not known to this version of headway: {listed([x.label for x in unknown])}."
+        inside.append(el("p", words, cls="note"))
+    return section("recipes", "Recipes: who acts where", *inside)
+
+
+def names(alike: list[Group]) -> Markup:
+    """What a recipe is called here; under several settings it acts in the same places, so it is told once."""
+    called = list(dict.fromkeys(x.runs[0].label for x in alike))
+    return name_of(alike[0]) if len(alike) == 1 else el("bdi", ", ".join(called))
+
+
+def recipe_cell(alike: list[Group], facts: dict[str, Any]) -> Markup:
+    """Its name, and below in small what the name does not tell: its pieces, and under how many settings it ran."""
+    called = {x.runs[0].label for x in alike}
+    told = [] if called == {facts["recipe"]} else [facts["recipe"].replace("+", " + ")]
+    told += [f"under {counted(len(alike), 'setting')}"] if len(alike) > 1 else []
+    return join([names(alike), el("span", ", ".join(told), cls="pieces") if told else ""])
+
+
+def who_acts(facts: dict[str, Any]) -> Markup:
+    """Each piece with the places of the round in which it acts, in the round's order."""
+    at: dict[str, list[str]] = {}
+    for line in sorted(facts["hooks"], key=lambda line: place_of(line["hook"])):
+        for piece in line["pieces"]:
+            at.setdefault(piece, []).append(STAGES.get(line["hook"], line["hook"]))
+    lines = [el("div", el("b", piece), f": {', '.join(places)}") for piece, places in at.items()]
+    return join(lines or [NOTHING])
+
+
+def place_of(hook: str) -> int:
+    return list(STAGES).index(hook) if hook in STAGES else len(STAGES)
+
+
+def stages(known: list[tuple[Markup, dict[str, Any]]]) -> Markup:
+    """A row a stage of the round, a column a recipe; below them what is sent, kept and fixed."""
+    facts = [f for _, f in known]
     acting = [{line["hook"]: " ".join(line["pieces"]) for line in f["hooks"]} for f in facts]
-    hooks = list(dict.fromkeys(h for h in (*STAGES, *(h for a in acting for h in a)) if any(h in a for a in acting)))
-    header = ["in the round", *(name_of(x) for x in shown)]
+    hooks = sorted({h for a in acting for h in a}, key=lambda h: (place_of(h), h))
     rows: list[list[object]] = [["pieces", *(f["recipe"].replace("+", " + ") for f in facts)]]
     rows += [[join([el("code", h), " ", STAGES.get(h, "")]), *(a.get(h, NOTHING) for a in acting)] for h in hooks]
     rows += [
@@ -78,14 +125,9 @@ def recipes(g: Gathered) -> Markup:
         for way, title in TRAVELS.items()
         if any(f[way] for f in facts)
     ]
-    inside: list[object] = [
-        el("p", "Everything not listed is FedAvg's. A dash: nothing beyond FedAvg there.", cls="note")
-    ]
-    if shown:
-        inside.append(table("Who acts where in the round, and what travels", header, rows, cls="words"))
-    if unknown := [x.label for x in g.groups if x not in shown]:
-        inside.append(el("p", f"Not known to this version of headway: {listed(unknown)}.", cls="note"))
-    return section("recipes", "Recipes: who acts where, what travels", *inside)
+    note = el("p", "Everything not listed is FedAvg's. A dash: nothing beyond FedAvg there.", cls="note")
+    header = ["in the round", *(name for name, _ in known)]
+    return join([note, table("The round stage by stage, and what travels", header, rows, cls="words")])
 
 
 # ---- partition

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headway.report.markup import Markup, el, join
 from headway.report.measures import Change, Spread, thin
-from headway.report.parts import signed
+from headway.report.parts import several_seeds, signed
 from headway.report.svg import (
     BOTTOM,
     HEIGHT,
@@ -167,7 +167,8 @@ def gains(name: str, title: str, about: str, found: Sequence[Change]) -> Markup:
         bottom += gap + strip
         inside += amounts([v or 0 for v in values], LEFT, width, bottom, strip)
         inside.append(text(LEFT, bottom - strip - 5, label, "axis", "start"))
-    which = "clients, greatest loss to greatest gain" + (
+    whom = "pairs of client and seed" if several_seeds((c.seed, c.client) for c in found) else "clients"
+    which = f"{whom}, greatest loss to greatest gain" + (
         f" ({len(shown)} of {len(found)})" if len(shown) < len(found) else ""
     )
     inside.append(text((LEFT + WIDTH - RIGHT) / 2, bottom + 18, which, "axis"))

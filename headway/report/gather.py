@@ -22,6 +22,8 @@ from headway.rundir import Run, check_config, read_json
 from headway.settings import Settings
 
 NUMBERS = ("global_acc", "personal_acc", "bytes_up", "bytes_down")
+IN_A_NAME = 3  # settings that stand in a name, where so few set it apart
+TRAINING = ("lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "epochs", "batch_size")
 Figure = Callable[[dict[str, Any]], float | None]
 
 
@@ -321,9 +323,8 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
     named = []
     for i, g in enumerate(order):
         twins = [h for h in order if h.label == g.label and h is not g]
-        apart = [k for k in g.settings if k != "seed" and any(h.settings.get(k) != g.settings[k] for h in twins)]
-        known = [f"{k}={g.settings[k]}" for k in apart if g.settings[k] is not None]
-        label = g.label + (f" [{', '.join(known[:3])}]" if known else "")
+        known = [f"{k}={v}" for k, v in set_apart(g.settings, [h.settings for h in twins]).items()]
+        label = g.label + (f" [{', '.join(known)}]" if known else "")
         turn = 2
         while label in taken:
             label = f"{label.removesuffix(f' #{turn - 1}')} #{turn}"
@@ -331,6 +332,23 @@ def ranked(groups: Sequence[Group]) -> list[Group]:
         taken.add(label)
         named.append(Group(label, g.recipe, g.runs, f"r{i}", i == base))
     return named
+
+
+def set_apart(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings that tell a run from all others of its name: as few as do, then more while there is room.
+
+    Those in which it differs from most others come first; of equals how it trains, which is why runs of one task fail.
+    """
+    told = {k: {i for i, other in enumerate(others) if other.get(k) != v} for k, v in own.items() if v is not None}
+    names = [k for k in told if k != "seed" and told[k]]
+    order = sorted(names, key=lambda k: (-len(told[k]), k not in TRAINING))
+    chosen: list[str] = []
+    alike = set().union(*(told[k] for k in order))
+    while alike:
+        chosen.append(max(order, key=lambda k: len(told[k] & alike)))
+        alike -= told[chosen[-1]]
+    chosen += [k for k in order if k not in chosen][: max(0, IN_A_NAME - len(chosen))]
+    return {k: v for k, v in own.items() if k in chosen}
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:

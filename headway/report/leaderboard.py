@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headway.report.gather import Entry, Gathered, Group
 from headway.report.markup import Markup, cell, details, el, join, prose, table
-from headway.report.parts import counted, labelled, listed, name_of, section, spread_cell, with_spread
+from headway.report.parts import clients_told, counted, labelled, listed, name_of, section, spread_cell, with_spread
 from headway.report.stats import Verdict, shared
 
 Verdicts = Mapping[str, Mapping[str, Verdict]]
@@ -166,10 +166,11 @@ def best_personal(g: Gathered, tests: Mapping[str, Verdict]) -> list[object]:
     told += [f", {gap(best, g.base, 'personal')} ", name_of(g.base)]
     if v is None or v.p is None:
         return [*told, "."]
+    over = clients_told(best.clients().keys() & g.base.clients().keys())
     return [
         *told,
         (
-            f" ({'beyond' if v.beyond_noise else 'within'} the noise of clients: Wilcoxon over {v.pairs} clients, "
+            f" ({'beyond' if v.beyond_noise else 'within'} the noise of clients: Wilcoxon over {over}, "
             f"{p_text(v)}{', adjusted' if v.tests > 1 else ''})."
         ),
     ]

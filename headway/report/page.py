@@ -22,12 +22,12 @@ from headway.values import write_atomic
 
 GENERATOR = "headway report"
 HEAD = 4096  # bytes in which a page says what it is
-CONTENTS = {
+CONTENTS = {  # in the order of the page
+    "recipes": "Recipes",
     "leaderboard": "Leaderboard",
     "curves": "Learning curves",
     "clients": "Clients",
     "cost": "Cost",
-    "recipes": "Recipes",
     "diagnostics": "Diagnostics",
     "partition": "Data",
     "origin": "How it was made",
@@ -91,11 +91,11 @@ def page(g: Gathered, title: str | None = None, tell: Telling = SILENT) -> str:
     tests = verdicts(g)
     made: list[object] = []
     sections: dict[str, Callable[[], Markup]] = {
+        "recipes": lambda: background.recipes(g),
         "leaderboard": lambda: leaderboard.leaderboard(g, tests),
         "curves": lambda: results.learning(g),
         "clients": lambda: results.clients(g),
         "cost": lambda: cost.cost(g),
-        "recipes": lambda: background.recipes(g),
         "diagnostics": lambda: findings.diagnostics(g, tell),
         "partition": lambda: background.partitions(g),
         "origin": lambda: again.origin(g),
@@ -126,7 +126,7 @@ def page(g: Gathered, title: str | None = None, tell: Telling = SILENT) -> str:
     )
     body = el(
         "body",
-        el("a", "Skip to the results", href="#main", cls="skip"),
+        el("a", "Skip to the content", href="#main", cls="skip"),
         top,
         el("nav", el("ul", *links), aria_label="Contents"),
         el("main", *made, id="main", tabindex="-1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from headway.report.gather import Group
 from headway.report.markup import Markup, details, el, join, table
@@ -66,6 +66,15 @@ def figure(
 
 def counted(n: int, noun: str, many: str | None = None) -> str:
     return f"{n:,} {noun if n == 1 else many or noun + 's'}"
+
+
+def clients_told(pairs: Collection[tuple[int, int]]) -> str:
+    """How many clients these are; a client (seed, k) under another seed holds other data and counts anew."""
+    return f"{len(pairs):,} pairs of client and seed" if several_seeds(pairs) else counted(len(pairs), "client")
+
+
+def several_seeds(pairs: Iterable[tuple[int, int]]) -> bool:
+    return len({seed for seed, _ in pairs}) > 1
 
 
 def listed(words: Sequence[str]) -> str:

@@ -8,7 +8,18 @@ from headway.report.charts import BANDS, Series, Strip, coinciding, curves, gain
 from headway.report.gather import Gathered, Group, finite
 from headway.report.markup import Markup, el, join
 from headway.report.measures import POINTS, Change, Point, changes, curve, reached, spread, targets_of, thin
-from headway.report.parts import counted, figure, index_of, name_of, percent, section, signed
+from headway.report.parts import (
+    clients_told,
+    counted,
+    figure,
+    index_of,
+    listed,
+    name_of,
+    percent,
+    section,
+    several_seeds,
+    signed,
+)
 from headway.report.stats import same_data
 from headway.report.svg import key
 
@@ -68,8 +79,11 @@ def curve_figure(g: Gathered, column: str, title: str, name: str, what: str, uni
     told = [f"{x.label} {percent(after[x.key])} %" for x in able if after[x.key] is not None]
     note += " The diamond at the end is the accuracy after calibration; the line is before it." if told else ""
     note += " Lines that coincide are dashes over one another." if any(coinciding(series).values()) else ""
-    if lacking := [x.label for x in g.groups if x not in able]:
-        note += f" Without such a model: {', '.join(lacking)}."
+    missing: dict[str, list[str]] = {}
+    for x in g.groups:
+        if x not in able:
+            missing.setdefault(why_missing(x, column), []).append(x.label)
+    note += "".join(f" Not drawn, as {why}: {listed(labels)}." for why, labels in missing.items())
 
     def shown(value: float | None) -> str:
         return percent(value) if share else "n/a" if value is None else f"{value:.4g}"
@@ -85,6 +99,16 @@ def curve_figure(g: Gathered, column: str, title: str, name: str, what: str, uni
         name, title, about, series, "round", "accuracy, %" if share else "loss", top=100.0 if share else None
     )
     return figure(title, drawing, note=note, groups=able, header=["round", *(name_of(x) for x in able)], rows=rows)
+
+
+def why_missing(x: Group, column: str) -> str:
+    """Why a recipe has no point in the chart of this column."""
+    if column == "train_loss":
+        return "the loss was never a finite number"
+    rows = [row for run in x.runs for row in run.rows]
+    if all(finite(row.get(score)) is None for row in rows for score in ("global_acc", "personal_acc")):
+        return "no round was evaluated"
+    return "there is no global model" if column == "global_acc" else "clients have no test data"
 
 
 def _spot(p: Point, scale: float = 100.0) -> tuple[float, float, float, float]:
@@ -168,7 +192,9 @@ def distribution(able: Sequence[Group]) -> Markup:
         for x in able
         for s in (spreads[x.key],)
     ]
-    header = ["recipe", "clients", "mean", "least", "lower quarter", "median", "upper quarter", "most"]
+    several = any(several_seeds(x.clients()) for x in able)
+    whom = "pairs of client and seed" if several else "clients"
+    header = ["recipe", whom, "mean", "least", "lower quarter", "median", "upper quarter", "most"]
     drawing = strips("clients-spread", title, about, rows, "personal accuracy, %")
     return figure(title, drawing, note=note, header=header, rows=numbers)
 
@@ -234,8 +260,9 @@ def gain_figure(x: Group, other: Group, found: Sequence[Change]) -> Markup:
     up, down = sum(c.difference > 1e-12 for c in found), sum(c.difference < -1e-12 for c in found)
     mean = 100 * sum(c.difference for c in found) / len(found)
     title = f"{x.label} against {other.label}"
+    everybody = clients_told([(c.seed, c.client) for c in found])
     about = (
-        f"{up} of {len(found)} clients gain, {down} lose; mean {signed(mean, 2)} points, from "
+        f"{up} of {everybody} gain, {down} lose; mean {signed(mean, 2)} points, from "
         f"{signed(100 * found[0].difference, 1)} to {signed(100 * found[-1].difference, 1)}."
     )
     ends = list(dict.fromkeys([*found[: ROWS // 2], *found[-(ROWS // 2) :]]))

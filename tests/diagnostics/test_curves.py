@@ -6,9 +6,11 @@ import json
 import math
 
 import pytest
+from calling import SMALL, headway
 from diagnosed import check_whole, finished
 
 from headway.diagnostics.curves import curve, smooth, traces, watched_rows
+from headway.diagnostics.subject import Subject
 
 
 def test_smoothing_by_hand() -> None:
@@ -49,18 +51,34 @@ def test_learning_curves_and_the_step_size_of_fedexp(tmp_path) -> None:
     assert found.summary["eta g (highest)"] == max(steps)
 
 
+def test_local_steps_are_drawn_client_by_client_beside_the_server_step_size(tmp_path) -> None:
+    assert headway("run", "fedexp", *SMALL, "--watch=steps", f"--out={tmp_path / 'run'}").code == 0
+    watched = [json.loads(line)["steps"] for line in (tmp_path / "run" / "watch.jsonl").read_text().splitlines()]
+    found = traces(Subject.of(tmp_path / "run"))
+    check_whole(found, tmp_path)
+    drawn = [r for r in found.tables["curves"] if r["panel"] == "local steps"]
+    for client, steps in watched[0].items():
+        assert next(r["value"] for r in drawn if r["curve"] == f"client {client}") == steps
+    assert len(drawn) == sum(map(len, watched))
+    every = [n for row in watched for n in row.values()]
+    assert (found.summary["local steps (fewest)"], found.summary["local steps (most)"]) == (min(every), max(every))
+    assert "local steps: client 0" in found.alt
+    assert "Also traced: server step size, local steps." in found.about
+
+
 def test_watched_figures_are_drawn(tmp_path) -> None:
     subject = finished("fedetf", tmp_path / "run")
     lines = [
         {"round": t, "drift_body": t / 10, "drift_head": t / 5, "update_cosine": 0.1,
-         "temperature": {"0": 1.0 + t, "3": 2.0}, "temperature_global": 1.5}
+         "temperature": {"12": 3.0, "3": 2.0, "0": 1.0 + t}, "temperature_global": 1.5}
         for t in (1, 2)
     ]  # fmt: skip
     (tmp_path / "run" / "watch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = traces(subject)
     check_whole(found, tmp_path)
     drawn = {(r["panel"], r["curve"]) for r in found.tables["curves"]}
-    assert {("temperature", "client 0"), ("temperature", "client 3"), ("temperature", "global")} <= drawn
+    whose = list(dict.fromkeys(r["curve"] for r in found.tables["curves"] if r["panel"] == "temperature"))
+    assert whose == ["global", "client 0", "client 3", "client 12"]
     assert {("drift", "drift body"), ("drift", "drift head"), ("cosine of updates", "update cosine")} <= drawn
     assert found.summary["drift head (last)"] == 0.4
     beta = float(subject.saved.server.w["head.scale"])

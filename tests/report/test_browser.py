@@ -126,6 +126,15 @@ def test_the_page_never_scrolls_sideways(open_page, width):
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_the_recipes_leave_room_for_the_leaderboard_on_a_phone(open_page):
+    tab = open_page(viewport={"width": 390, "height": 844})
+    table = tab.locator("#recipes .scroll").first
+    assert table.evaluate("box => box.scrollWidth - box.clientWidth") == 0  # read without pushing it sideways
+    box = tab.locator("#recipes").bounding_box()
+    assert box["height"] < 844
+    assert box["y"] < tab.locator("#leaderboard").bounding_box()["y"]
+
+
 def test_dark_mode_changes_the_colours_and_print_keeps_light_ones(open_page):
     def paper(tab):
         return tab.evaluate("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
@@ -151,7 +160,7 @@ def test_everything_is_there_without_script(open_page):
 def test_the_keyboard_reaches_the_content_first(open_page):
     tab = open_page()
     tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.textContent") == "Skip to the results"
+    assert tab.evaluate("document.activeElement.textContent") == "Skip to the content"
     assert tab.locator(".skip").bounding_box()["x"] >= 0
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "main"

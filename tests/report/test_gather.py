@@ -7,7 +7,7 @@ from report_runs import write_run
 
 from headway.errors import CheckpointError
 from headway.found_runs import find
-from headway.report.gather import gather, run_folders
+from headway.report.gather import gather, run_folders, set_apart
 from headway.report.measures import changes, curve, reached, spread, targets_of, thin
 
 
@@ -214,3 +214,24 @@ def test_a_setting_that_is_none_is_no_part_of_a_name(tmp_path):
     write_run(tmp_path / "a", accs=(0.4,))
     write_run(tmp_path / "b", accs=(0.3,), train_size=200, test_size=80)
     assert [x.label for x in gather([tmp_path]).groups] == ["fedavg", "fedavg [train_size=200, test_size=80]"]
+
+
+def test_a_name_has_the_setting_that_tells_its_run_from_all_others(tmp_path):
+    write_run(tmp_path / "a", accs=(0.5,))
+    write_run(tmp_path / "b", accs=(0.4,), partition="dir(0.1)", train_size=200)
+    write_run(tmp_path / "c", accs=(0.3,), partition="dir(0.1)", train_size=300, epochs=2)
+    write_run(tmp_path / "failed", accs=(0.1, 0.1), partition="dir(0.1)", train_size=200, epochs=2, lr=1e6)
+    labels = [x.label for x in gather([tmp_path]).groups]
+    assert "lr=1000000.0" in labels[3]
+    assert len(set(labels)) == 4
+    assert max(label.count("=") for label in labels) == 3
+
+
+def test_a_name_has_more_than_three_settings_where_fewer_do_not_set_it_apart():
+    own = {"data": "x", "clients": 1, "rounds": 1, "epochs": 1, "lr": 1.0, "amp": None, "seed": 0}
+    others = [own | {name: "other", "seed": 1} for name in ("data", "clients", "rounds", "epochs")]
+    assert set_apart(own, others) == {"data": "x", "clients": 1, "rounds": 1, "epochs": 1}
+    assert set_apart(own, [own | {"seed": 1}]) == {}
+    assert set_apart(own, [own | {"amp": "bf16"}]) == {}
+    far = {"data": "y", "clients": 2, "rounds": 2, "epochs": 1, "lr": 2.0}
+    assert "lr" in set_apart(own, [far])  # of four that differ alike, how it trains stays

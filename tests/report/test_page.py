@@ -23,7 +23,7 @@ from headway.report.page import page, report
 from headway.rundir import Run
 
 EVIL = "<script>alert(1)</script>\"'&\x00\u202e"
-SECTIONS = ["leaderboard", "curves", "clients", "cost", "recipes", "diagnostics", "partition", "origin"]
+SECTIONS = ["recipes", "leaderboard", "curves", "clients", "cost", "diagnostics", "partition", "origin"]
 
 
 class Reader(HTMLParser):
@@ -88,7 +88,8 @@ def test_sections_in_order_and_every_link_leads_somewhere(tmp_path):
     assert [a["id"] for a in r.all("section")] == SECTIONS
     ids = [a["id"] for _, a in r.tags if "id" in a]
     assert len(set(ids)) == len(ids)
-    assert all(a["href"][1:] in ids for a in r.all("a"))
+    assert [a["href"][1:] for a in r.all("a")] == ["main", *SECTIONS]  # the skip link, then the contents
+    assert set(SECTIONS) <= set(ids)
     for attrs in (a for _, a in r.tags if "aria-labelledby" in a):
         assert set(attrs["aria-labelledby"].split()) <= set(ids)
 
