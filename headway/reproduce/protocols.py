@@ -122,7 +122,8 @@ def settled(part: str, row: Published, rounds: int, protocol: Protocol) -> str:
     """One part of a method's name with what the cell, or the paper, sets of it."""
     extra = row.extra
     if part == "ccvr":
-        return f"ccvr(per_class={extra.get('virtual') or virtual_features(row)})"
+        tukey = ",transform=virtual" if row.paper == "ccvr" else ""  # its own paper's; FedETF's does not speak of it
+        return f"ccvr(per_class={extra.get('virtual') or virtual_features(row)}{tukey})"
     if part == "oracle" and "samples_per_class" in extra:
         return f"oracle(per_class={extra['samples_per_class']})"
     if part == "gmv":

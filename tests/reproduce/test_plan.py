@@ -160,7 +160,7 @@ def test_what_acts_after_the_rounds_shares_one_training():
         cell("ccvr/table2", f"cifar10,dir(0.1),{m}") for m in ("fedavg", "fedavg+ccvr", "fedavg+oracle")
     )
     assert plain.training == calibrated.training == oracle.training == "fedavg"
-    assert (calibrated.calibration, oracle.calibration) == ("ccvr(per_class=2000)", "oracle")
+    assert (calibrated.calibration, oracle.calibration) == ("ccvr(per_class=2000,transform=virtual)", "oracle")
     tuned = cell("fedetf/table1", "cifar10,dir(0.05),fedetf,personal_acc")
     assert tuned.personalisation == "algorithm2"
     assert "algorithm2" not in tuned.training
