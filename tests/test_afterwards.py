@@ -157,16 +157,16 @@ def test_clients_beyond_memory_rest_in_a_folder_that_goes_afterwards(store, tmp_
     ask = {"calibrate": "ccvr(epochs=2,global_head=mean_of_personal)", "personalise": "ft(epochs=1)"}
     plenty = {name: getattr(afterwards, name)(out, piece) for name, piece in ask.items()}
     gc.collect()
-    rest, written, put = tmp_path / "temporary", [], DirectoryStore.put
+    rest, written, keep = tmp_path / "temporary", [], DirectoryStore.keep
     rest.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(rest))
     monkeypatch.setattr(machine, "memory", lambda: 4000)  # a quarter of it is less than two clients remember
 
-    def noted(self: DirectoryStore, clients: list[Client]) -> None:
-        put(self, clients)
+    def noted(self: DirectoryStore, client: Client) -> None:
+        keep(self, client)
         written.extend(self.folder.iterdir())
 
-    monkeypatch.setattr(DirectoryStore, "put", noted)
+    monkeypatch.setattr(DirectoryStore, "keep", noted)
     for name, piece in ask.items():
         written.clear()
         assert_same(getattr(afterwards, name)(out, piece), plenty[name])
