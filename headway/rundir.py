@@ -264,9 +264,16 @@ def prepare_folder(path: Path, given: str = "", fix: str = "choose another --out
 
     `given` is what the user said where that was not this folder, such as run=runs/mine; `fix` is what helps.
     """
+    new = [p for p in (path, *path.parents) if not os.path.lexists(p)]
     with writable(path, given, fix):
-        path.mkdir(parents=True, exist_ok=True)
-        probe(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe(path)
+        except OSError:
+            for folder in new:  # a request that was refused leaves nothing behind
+                with suppress(OSError):  # not made, or somebody else has put something in by now
+                    folder.rmdir()
+            raise
 
 
 def check_writable(path: Path, given: str = "", fix: str = "choose another --out") -> None:
@@ -280,8 +287,10 @@ def check_writable(path: Path, given: str = "", fix: str = "choose another --out
 
 def probe(folder: Path) -> None:
     file = folder / f".probe.{os.getpid()}"
-    file.write_bytes(b"ok")
-    file.unlink()
+    try:
+        file.write_bytes(b"ok")
+    finally:
+        file.unlink(missing_ok=True)  # a full disk lets the file be made and refuses what should go in
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from calling import SMALL, headway
@@ -65,3 +68,29 @@ def test_a_comparison_is_not_written_into_a_run(run, command):
     assert (end.code, end.err.count("\n")) == (2, 1)
     assert "it holds a run, and a comparison needs a folder of its own; choose another --out" in end.err
     assert sorted(p.name for p in run.iterdir()) == before
+
+
+# ---- a full disk
+@pytest.fixture
+def full(monkeypatch):
+    """A disk on which files can be made and nothing can be written."""
+
+    def write_bytes(self, data):
+        self.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+
+@pytest.mark.parametrize("words", [["partition"], ["run", "fedavg", "--rounds=1"]])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, full, words):
+    end = headway(*words, "--data=digits", "--clients=3", f"--out={tmp_path / 'new' / 'p'}")
+    assert (end.code, end.err.count("\n")) == (74, 1)
+    assert "No space left on device" in end.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_takes_no_folder_that_was_there(tmp_path, full):
+    (tmp_path / "there").mkdir()
+    assert headway("partition", "--clients=3", f"--out={tmp_path / 'there'}").code == 74
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
