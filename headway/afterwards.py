@@ -22,7 +22,7 @@ from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
-from headway.outcome import Outcome
+from headway.outcome import Outcome, calibration_note
 from headway.recipes import Recipe, spell
 from headway.rundir import COPY_THE_RUN, Run, check_config, check_writable, prepare_folder, save_tensors
 from headway.settings import settings
@@ -141,7 +141,7 @@ def calibrate(
     result = {
         "recipe": str(recipe), "before": before.acc, "after": after.acc, "oracle": oracle.acc,
         "balanced_before": before.balanced, "balanced_after": after.balanced,
-        "per_class_before": before.per_class, "per_class_after": after.per_class,
+        "per_class_before": before.per_class, "per_class_after": after.per_class, **calibration_note(net),
     }  # fmt: skip
     prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     save_tensors(net.tensors(), folder / f"{name}.safetensors", str(recipe), spec_of(net))

@@ -169,7 +169,7 @@ def refuse_what_cannot(chosen: Chosen, run: Run) -> None:
             f"model={run.config['settings']['model']}: its BatchNorm looks at the whole batch (bn=batch), so a "
             f"prediction depends on its neighbours and no file can hold it; train with --bn running or --bn group"
         )
-    if not all(v.isfinite().all() for v in chosen.net.tensors().values() if v.is_floating_point()):
+    if not chosen.net.tensors().all_finite():
         raise CheckpointError(
             f"{run.path}: the {chosen.what} model holds values that are no numbers; nothing to export"
         )
