@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,7 +101,9 @@ def is_own(path: Path) -> bool:
     return path.suffix in OWN_SUFFIXES or by_folder.get(path.parent.name, False)
 
 
-def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options) -> None:
+def write_head(
+    out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options, objects: Sequence[str] = ()
+) -> None:
     """config.json and partition.json: enough to run it again."""
     labels = task.dataset.y.numpy()
     train = task.local.train.class_counts(labels, task.classes)
@@ -133,6 +135,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
             "device": options.device, "threads": torch.get_num_threads(), **options.record(),
             "store": options.store, "layout": task.layout,
         },
+        "objects": list(objects),
         "identity": dict(identity),
         "versions": {
             "headway": headway.__version__, "python": platform.python_version(),

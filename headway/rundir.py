@@ -130,13 +130,14 @@ class Run:
 
     def _net(self, path: Path) -> Net:
         """A saved model in the net it was trained in."""
-        from headway.settings import settings
-        from headway.task import build
+        from headway.rebuilt import rebuilt
 
         tensors, header = read_model(path)
         try:
-            task = self.task or build(settings(self.config["settings"]))
+            task = self.task or rebuilt(self.path, self.config)
             net = task.net_of(header["head"])
+        except CheckpointError:  # it names the run and what helps
+            raise
         except (HeadwayError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.path}: its net cannot be built from config.json ({error}); put back the data and model it was "
@@ -214,6 +215,14 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
         again = f"{to_copy('resume', path.parent)} makes it again from the run's checkpoint"
         fix = again if path.name == "model.safetensors" else "make the run again in another folder"
         raise CheckpointError(f"{path} is missing or damaged; {fix}") from None
+
+
+def is_whole_model(path: Path) -> bool:
+    try:
+        read_model(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:
