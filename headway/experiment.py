@@ -23,7 +23,7 @@ from headway.engine.session import check_engine
 from headway.errors import EngineError, RecipeError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
-from headway.opening import can_continue, clear, write_head
+from headway.opening import can_continue, clear, damaged_drawn_files, mend_drawn_files, write_head
 from headway.outcome import Outcome
 from headway.rebuilt import BY_THE_SAME_CALL, check_same, rebuilt
 from headway.recipes import Recipe
@@ -137,6 +137,7 @@ def execute(
             )  # fmt: skip
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
+            mend_drawn_files(out, task, options.progress.say)
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
@@ -167,10 +168,12 @@ def resume(
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])
     check_config(config, out)
-    if is_done(out) and is_whole_model(out / "model.safetensors"):
+    finished = is_done(out) and is_whole_model(out / "model.safetensors")
+    if finished:
         run = Run(out)
         _ = run.metrics  # what has lost some of its rounds is not left as it is without a word
-        return run
+        if not damaged_drawn_files(out):
+            return run
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
     how |= {key: config["options"].get(key) for key in ("address", "track")}
     how |= {"watch": config["options"].get("watch", ())} | dict(elsewhere or {})
@@ -183,6 +186,9 @@ def resume(
     elsewhere_anew = ", or make the run again in another folder"
     with locked(out, "run", "wait for it"):
         identity = check_same(out, config, parsed, task, elsewhere_anew, BY_THE_SAME_CALL)
+        mend_drawn_files(out, task, options.progress.say)
+        if finished:
+            return Run(out)
         (out / "summary.json").unlink(missing_ok=True)  # its model is lost; the checkpoint has all that made it
         return Experiment(parsed, task, out, identity, options).run()
 
