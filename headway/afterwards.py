@@ -22,12 +22,12 @@ from headway.errors import CheckpointError, RecipeError, to_copy
 from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
-from headway.outcome import Outcome
+from headway.outcome import Outcome, calibration_note
+from headway.rebuilt import check_same, rebuilt
 from headway.recipes import Recipe, spell
 from headway.rundir import COPY_THE_RUN, Run, check_config, check_writable, prepare_folder, save_tensors
-from headway.settings import settings
 from headway.state import Server
-from headway.task import Task, build
+from headway.task import Task
 from headway.values import write_atomic
 
 
@@ -74,10 +74,8 @@ def asked_of(run: Run, task: Task | None = None) -> tuple[Recipe, Task]:
     config = run.config
     recipe = parse_recipe(config["recipe"])
     set_threads(Options(threads=config["options"]["threads"]))
-    task = (task or build(settings(config["settings"]), device=config["options"]["device"])).for_recipe(recipe)
-    here = {"recipe": str(recipe)} | task.fingerprint()
-    if differ := [k for k, v in config["identity"].items() if here.get(k) != v]:
-        raise CheckpointError(f"{run.path} was made with another {', '.join(differ)}; put that back")
+    task = (task or rebuilt(run.path, config, config["options"]["device"])).for_recipe(recipe)
+    check_same(run.path, config, recipe, task)
     layout = config["options"].get("layout", task.layout).partition("+")[0]  # what any machine can do
     return recipe, task.in_one_process().in_layout(layout)
 
@@ -141,7 +139,7 @@ def calibrate(
     result = {
         "recipe": str(recipe), "before": before.acc, "after": after.acc, "oracle": oracle.acc,
         "balanced_before": before.balanced, "balanced_after": after.balanced,
-        "per_class_before": before.per_class, "per_class_after": after.per_class,
+        "per_class_before": before.per_class, "per_class_after": after.per_class, **calibration_note(net),
     }  # fmt: skip
     prepare_folder(folder, f"run={path}", COPY_THE_RUN)
     save_tensors(net.tensors(), folder / f"{name}.safetensors", str(recipe), spec_of(net))

@@ -42,7 +42,7 @@ def run(
         check_before_loading(parse_recipe(recipe), s)
     built = task_of(s, data, model, options)
     folder = Path(out) if out is not None else default_out(recipe, s)
-    return replace(execute(recipe, s, folder, options, task=built), task=built)
+    return replace(execute(recipe, s, folder, options, task=built, objects=objects(data, model)), task=built)
 
 
 def compare(
@@ -65,8 +65,7 @@ def compare(
     def make(seeded: Settings) -> Task:
         return task_of(seeded, data, model, options)
 
-    named = isinstance(data, str | Path) and isinstance(model, str)
-    return comparing.compare(texts, s, seeds, folder, options, make, named=named)
+    return comparing.compare(texts, s, seeds, folder, options, make, objects=objects(data, model))
 
 
 def text_of(recipe: str | Recipe) -> str:
@@ -87,6 +86,12 @@ def split_options(options: Options | None, given: dict[str, Any]) -> tuple[Optio
 def task_of(s: Settings, data: Any, model: Any, options: Options) -> Task:
     dataset = data if isinstance(data, Dataset) else None
     return build(s, dataset=dataset, model=None if isinstance(model, str) else model, device=options.device)
+
+
+def objects(data: Any, model: Any) -> list[str]:
+    """Which of the two were handed in as objects."""
+    return [name for name, value, plain in (("data", data, str | Path), ("model", model, str))
+            if not isinstance(value, plain)]  # fmt: skip
 
 
 def names(data: Any, model: Any) -> dict[str, str]:

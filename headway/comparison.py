@@ -133,11 +133,11 @@ def compare(
     options: Options | None = None,
     make_task: Callable[[Settings], Task] | None = None,
     place: Callable[[Recipe, int], Path] | None = None,
-    named: bool = True,
+    objects: Sequence[str] = (),
 ) -> Comparison:
     """Every recipe under every seed; runs that are finished in `out` are taken as they are.
 
-    Whole runs go to a cluster's workers only where data and model are `named`: objects cannot be built again there.
+    Whole runs go to a cluster's workers only where neither data nor model are `objects`, which cannot be built there.
     """
     options = options or Options()
     make = make_task or same_data(options)
@@ -170,13 +170,13 @@ def compare(
         for seed in seeds
         if not done[folder := out / place(recipe, seed)]
     ]
-    if options.engine == "ray" and named and len(todo) > 1:  # other runs spread their clients instead
+    if options.engine == "ray" and not objects and len(todo) > 1:  # other runs spread their clients instead
         from headway.engine.jobs import Job, spread_runs
 
         spread_runs([Job(*job) for job in todo], options)
     else:
         for text, _, task, folder in todo:
-            execute(text, task.settings, folder, options, task=task)
+            execute(text, task.settings, folder, options, task=task, objects=objects)
     rows = [row_of(r.title, [Run(out / place(r, seed), tasks[seed]) for seed in seeds]) for r in parsed]
     rows.sort(key=lambda r: -(r.mean("global") or 0.0))
     comparison = Comparison(out, tuple(rows), tuple(seeds))

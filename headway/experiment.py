@@ -20,11 +20,12 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for, workers_beside
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError, RecipeError, WidthError, to_copy
+from headway.errors import EngineError, RecipeError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
-from headway.opening import can_continue, clear, write_head
+from headway.opening import can_continue, clear, damaged_drawn_files, mend_drawn_files, write_head
 from headway.outcome import Outcome
+from headway.rebuilt import BY_THE_SAME_CALL, check_same, rebuilt
 from headway.recipes import Recipe
 from headway.rundir import (
     Run,
@@ -32,15 +33,16 @@ from headway.rundir import (
     check_config,
     check_is_run,
     flush,
+    is_done,
+    is_whole_model,
     locked,
     prepare_folder,
     read_json,
-    read_model,
     read_table,
     save_tensors,
     truncate,
 )
-from headway.settings import Settings, settings
+from headway.settings import Settings
 from headway.signals import signals_to
 from headway.state import Broadcast, Report, Server
 from headway.strict_json import strict
@@ -105,8 +107,12 @@ def execute(
     options: Options | None = None,
     *,
     task: Task | None = None,
+    objects: Sequence[str] = (),
 ) -> Run:
-    """Run a recipe on a task into a directory. An unfinished run of the very same request is continued."""
+    """Run a recipe on a task into a directory. An unfinished run of the very same request is continued.
+
+    `objects` are those of data and model that the task has as Python objects, which no config can name.
+    """
     options = options or Options()
     parsed = parse_recipe(recipe)
     check_engine(options.engine, options.address)
@@ -131,6 +137,7 @@ def execute(
             )  # fmt: skip
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
+            mend_drawn_files(out, task, options.progress.say)
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
@@ -138,7 +145,7 @@ def execute(
                 task = task.in_layout(layout_for(task, say=options.progress.say))
                 options.progress.say(f"note: of the ways to train this model here, {task.layout} is taken")
             clear(out)
-            write_head(out, parsed, task, identity, options)
+            write_head(out, parsed, task, identity, options, objects)
         try:
             experiment = Experiment(parsed, task, out, identity, options)
         except EngineError:
@@ -161,14 +168,11 @@ def resume(
     if elsewhere:
         check_engine(elsewhere["engine"], elsewhere["address"])
     check_config(config, out)
-    if (out / "summary.json").exists():
-        try:
-            read_model(out / "model.safetensors")
-        except CheckpointError:  # the checkpoint has all that the model was made from
-            (out / "summary.json").unlink()
-        else:
-            run = Run(out)
-            _ = run.metrics  # what has lost some of its rounds is not left as it is without a word
+    finished = is_done(out) and is_whole_model(out / "model.safetensors")
+    if finished:
+        run = Run(out)
+        _ = run.metrics  # what has lost some of its rounds is not left as it is without a word
+        if not damaged_drawn_files(out):
             return run
     how = {key: config["options"][key] for key in ("device", "threads", "engine", "store")}
     how |= {key: config["options"].get(key) for key in ("address", "track")}
@@ -177,16 +181,15 @@ def resume(
     check_engine(options.engine, options.address)
     parsed = named_as_before(config)
     set_threads(options)
-    task = (task or build(settings(config["settings"]), device=options.device)).for_recipe(parsed)
+    task = (task or rebuilt(out, config, options.device, BY_THE_SAME_CALL)).for_recipe(parsed)
     task = task.in_layout(config["options"].get("layout", task.layout))
-    identity = {"recipe": str(parsed)} | task.fingerprint()
+    elsewhere_anew = ", or make the run again in another folder"
     with locked(out, "run", "wait for it"):
-        differ = [k for k, v in config["identity"].items() if identity.get(k) != v]
-        if differ:
-            raise CheckpointError(
-                f"{out} was started with another {', '.join(differ)}; put that back, "
-                f"or make the run again in another folder"
-            )
+        identity = check_same(out, config, parsed, task, elsewhere_anew, BY_THE_SAME_CALL)
+        mend_drawn_files(out, task, options.progress.say)
+        if finished:
+            return Run(out)
+        (out / "summary.json").unlink(missing_ok=True)  # its model is lost; the checkpoint has all that made it
         return Experiment(parsed, task, out, identity, options).run()
 
 

@@ -34,9 +34,9 @@ from headway.export_place import KINDS, check_free, check_name
 from headway.heads import NearestHead
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net, chunks, normalises_by_batch
+from headway.rebuilt import check_same, rebuilt
 from headway.rundir import Run, check_writable, prepare_folder
-from headway.settings import settings
-from headway.task import Task, build
+from headway.task import Task
 from headway.values import write_atomic
 
 NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
@@ -155,10 +155,8 @@ def check_kind(to: str) -> None:
 def task_of(run: Run) -> Task:
     """The task of a finished run; its data and network must still be those it was made with."""
     recipe = parse_recipe(run.config["recipe"])
-    task = (run.task or build(settings(run.config["settings"]))).for_recipe(recipe)
-    here = {"recipe": str(recipe)} | task.fingerprint()
-    if differ := [k for k, v in run.config["identity"].items() if here.get(k) != v]:
-        raise CheckpointError(f"{run.path} was made with another {', '.join(differ)}; put that back")
+    task = (run.task or rebuilt(run.path, run.config)).for_recipe(recipe)
+    check_same(run.path, run.config, recipe, task)
     return task
 
 
@@ -169,7 +167,7 @@ def refuse_what_cannot(chosen: Chosen, run: Run) -> None:
             f"model={run.config['settings']['model']}: its BatchNorm looks at the whole batch (bn=batch), so a "
             f"prediction depends on its neighbours and no file can hold it; train with --bn running or --bn group"
         )
-    if not all(v.isfinite().all() for v in chosen.net.tensors().values() if v.is_floating_point()):
+    if not chosen.net.tensors().all_finite():
         raise CheckpointError(
             f"{run.path}: the {chosen.what} model holds values that are no numbers; nothing to export"
         )

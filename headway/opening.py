@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ OWN_FOLDERS = (
     "checkpoint", "clients", "working", "calibrated", "personalised", "diagnostics", "exported", "tensorboard",
     "tracking",
 )  # fmt: skip
+DRAWN_FILES = ("partition.json", "sampling.json")
 OWN_SUFFIXES = (".safetensors", ".json", ".png", ".csv", ".tmp")
 
 
@@ -101,8 +102,8 @@ def is_own(path: Path) -> bool:
     return path.suffix in OWN_SUFFIXES or by_folder.get(path.parent.name, False)
 
 
-def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options) -> None:
-    """config.json and partition.json: enough to run it again."""
+def drawn_files(task: Task) -> dict[str, str]:
+    """partition.json and sampling.json: who has which data, and who takes part when; both follow from the task."""
     labels = task.dataset.y.numpy()
     train = task.local.train.class_counts(labels, task.classes)
     test_labels = labels if task.local.test_from == "train" else task.dataset.y_test.numpy()
@@ -121,9 +122,43 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
     }
     body = ",\n ".join(json.dumps(c) for c in clients)
     notes = json.dumps(task.partition.notes)
-    write_atomic(out / "partition.json", f'{json.dumps(head)[:-1]}, "notes": {notes}, "clients": [\n {body}\n]}}\n')
     lists = ",\n ".join(json.dumps(task.sampling(t)) for t in range(task.settings.rounds))
-    write_atomic(out / "sampling.json", f"[\n {lists}\n]\n")
+    return {
+        "partition.json": f'{json.dumps(head)[:-1]}, "notes": {notes}, "clients": [\n {body}\n]}}\n',
+        "sampling.json": f"[\n {lists}\n]\n",
+    }
+
+
+def damaged_drawn_files(out: Path) -> list[str]:
+    """Which of them are missing or cut short; what is whole JSON is taken as it stands."""
+    return [name for name in DRAWN_FILES if not is_whole_json(out / name)]
+
+
+def is_whole_json(path: Path) -> bool:
+    try:
+        text = path.read_text()
+        json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return text.endswith("\n")  # the last byte too: a continued run has the bytes of an uninterrupted one
+
+
+def mend_drawn_files(out: Path, task: Task, say: Callable[[str], None]) -> None:
+    """Write the missing and damaged ones again."""
+    damaged = damaged_drawn_files(out)
+    for name in damaged:
+        write_atomic(out / name, drawn_files(task)[name])
+    if damaged:
+        verb = "was" if len(damaged) == 1 else "were"
+        say(f"note: {' and '.join(damaged)} {verb} missing or damaged and {verb} written again")
+
+
+def write_head(
+    out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options, objects: Sequence[str] = ()
+) -> None:
+    """config.json, partition.json and sampling.json: enough to run it again."""
+    for name, text in drawn_files(task).items():
+        write_atomic(out / name, text)
     config = {
         "format": FORMAT,
         "recipe": str(recipe),
@@ -133,6 +168,7 @@ def write_head(out: Path, recipe: Recipe, task: Task, identity: Mapping[str, Any
             "device": options.device, "threads": torch.get_num_threads(), **options.record(),
             "store": options.store, "layout": task.layout,
         },
+        "objects": list(objects),
         "identity": dict(identity),
         "versions": {
             "headway": headway.__version__, "python": platform.python_version(),

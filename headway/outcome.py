@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,17 @@ from headway.state import Server
 if TYPE_CHECKING:
     from headway.engine import Engine
     from headway.task import Task
+
+
+def calibration_note(net: Net) -> dict[str, str]:
+    """What is to be said of a calibration that ran away: its accuracy is a figure like any other."""
+    return {} if net.tensors().all_finite() else {"note": "the calibrated model is not finite; use a smaller lr"}
+
+
+def notes_in(summary: Mapping[str, Any]) -> list[str]:
+    """What a run's own summary says of its last steps."""
+    parts = (summary.get("calibrated"), summary["personal"])
+    return [part["note"] for part in parts if part and "note" in part]
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,8 @@ class Outcome:
             after = global_score(net, self.engine, task)
             figures = {"loss": after.loss, "balanced_acc": after.balanced, "per_class": after.per_class}
             before = {f"{name}_before": summary["global_loss" if name == "loss" else name] for name in figures}
-            summary["calibrated"] = {"before": score.acc, "after": after.acc, **figures, **before}
+            told = calibration_note(net)
+            summary["calibrated"] = {"before": score.acc, "after": after.acc, **figures, **before, **told}
             summary |= {
                 "global_acc": after.acc,
                 "global_loss": after.loss,
@@ -91,19 +103,20 @@ class Outcome:
         keep = bool(has_own or recipe.acting("personalise"))
         if keep:
             (self.out / "clients").mkdir(exist_ok=True)
-        results = []
+        results, lost = [], 0
         for result in self.engine.personal(recipe, task, rounds.cast_of(start, recipe), self.ids, phases, keep):
             if keep:
                 save_tensors(
                     result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe), recipe.head()
                 )
+            lost += not result.tensors.all_finite()
             results.append(replace(result, tensors=type(result.tensors)()))  # on disk now; memory stays flat
         n = {r.client: r.n for r in results}
         final = PersonalScore({r.client: r.last for r in results}, n)
         stages = {
             stage: PersonalScore({r.client: r.correct[stage] for r in results}, n).mean for stage in results[0].correct
         }
-        own = {
+        own: dict[str, Any] = {
             "mean": final.mean,
             "std": final.std,
             "pooled": final.pooled,
@@ -112,6 +125,9 @@ class Outcome:
             "stages": stages,
             "per_client": {str(k): acc for k, acc in final.accs.items()},
         }
+        if lost:
+            verb = "is" if lost == 1 else "are"
+            own["note"] = f"{lost} of {len(results)} clients' models {verb} not finite; use a smaller lr"
         return {"personal": own} | self.mean_head()
 
     def mean_head(self) -> dict[str, Any]:

@@ -130,13 +130,14 @@ class Run:
 
     def _net(self, path: Path) -> Net:
         """A saved model in the net it was trained in."""
-        from headway.settings import settings
-        from headway.task import build
+        from headway.rebuilt import rebuilt
 
         tensors, header = read_model(path)
         try:
-            task = self.task or build(settings(self.config["settings"]))
+            task = self.task or rebuilt(self.path, self.config)
             net = task.net_of(header["head"])
+        except CheckpointError:  # it names the run and what helps
+            raise
         except (HeadwayError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.path}: its net cannot be built from config.json ({error}); put back the data and model it was "
@@ -216,6 +217,14 @@ def read_model(path: Path) -> tuple[Tree, dict[str, Any]]:
         raise CheckpointError(f"{path} is missing or damaged; {fix}") from None
 
 
+def is_whole_model(path: Path) -> bool:
+    try:
+        read_model(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 def save_tensors(tensors: Tree, path: Path, recipe: str, head: Mapping[str, Any]) -> None:
     """A model file: tensors in the order of their names, and in its header the recipe and the shape of its head.
 
@@ -264,9 +273,16 @@ def prepare_folder(path: Path, given: str = "", fix: str = "choose another --out
 
     `given` is what the user said where that was not this folder, such as run=runs/mine; `fix` is what helps.
     """
+    new = [p for p in (path, *path.parents) if not os.path.lexists(p)]
     with writable(path, given, fix):
-        path.mkdir(parents=True, exist_ok=True)
-        probe(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe(path)
+        except OSError:
+            for folder in new:  # a request that was refused leaves nothing behind
+                with suppress(OSError):  # not made, or somebody else has put something in by now
+                    folder.rmdir()
+            raise
 
 
 def check_writable(path: Path, given: str = "", fix: str = "choose another --out") -> None:
@@ -280,8 +296,10 @@ def check_writable(path: Path, given: str = "", fix: str = "choose another --out
 
 def probe(folder: Path) -> None:
     file = folder / f".probe.{os.getpid()}"
-    file.write_bytes(b"ok")
-    file.unlink()
+    try:
+        file.write_bytes(b"ok")
+    finally:
+        file.unlink(missing_ok=True)  # a full disk lets the file be made and refuses what should go in
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from headway.errors import CheckpointError, ConfigError, RecipeError, nearest
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
+from headway.outcome import notes_in
 from headway.progress import counted
 from headway.recipes import Recipe, explain, idea_line, summary_line
 from headway.rundir import Run, read_json
@@ -61,6 +62,8 @@ def summary(console: Console, run: Run) -> None:
     up, down = traffic(s)
     table.add_row("megabytes up / down", f"{up / 1e6:.2f} / {down / 1e6:.2f}")
     console.print(table)
+    for text in notes_in(s):
+        console.print(f"note: {text}", markup=False)
 
 
 def leaderboard(console: Console, c: Comparison) -> None:
@@ -76,6 +79,9 @@ def leaderboard(console: Console, c: Comparison) -> None:
         sizes = [f"{row.mean(f) or 0:.1f}" for f in ("megabytes", "seconds")]
         table.add_row(name, *(cell(row, f) for f in ("global", "last5", "personal", "pooled")), *sizes)
     console.print(table)
+    for run, name in ((run, row.recipe) for row in c.rows for run in row.runs):
+        for text in notes_in(run.summary):
+            console.print(f"note: {name}, seed {run.summary['seed']}: {text}", markup=False)
     seeds = f"seeds {', '.join(map(str, c.seeds))}; ± is the spread over seeds" if several else f"seed {c.seeds[0]}"
     console.print(f"global: the last round (calibrated where the recipe calibrates); {seeds}")
     console.print(f"runs and leaderboard.json, leaderboard.csv in {c.path}", markup=False)
@@ -95,6 +101,8 @@ def calibration(console: Console, result: dict[str, Any]) -> None:
     console.print(result["recipe"], markup=False)
     console.print(table)
     console.print(f"model: {result['model']}", markup=False)
+    if "note" in result:
+        console.print(f"note: {result['note']}", markup=False)
 
 
 def personalisation(console: Console, result: dict[str, Any]) -> None:
@@ -107,6 +115,8 @@ def personalisation(console: Console, result: dict[str, Any]) -> None:
     console.print(result["recipe"], markup=False)
     console.print(table)
     console.print(f"models of {counted(own['clients'], 'client')}: {result['models']}", markup=False)
+    if "note" in own:
+        console.print(f"note: {own['note']}", markup=False)
 
 
 # ---- list

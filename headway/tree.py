@@ -65,6 +65,9 @@ class Tree(dict[str, Tensor]):
         """<w, v>, a scalar."""
         return sum((v.sum() for v in (self * other).values()), torch.zeros(()))
 
+    def all_finite(self) -> bool:
+        return all(bool(v.isfinite().all()) for v in self.values())
+
     def nbytes(self) -> int:
         return sum(v.numel() * v.element_size() for v in self.values())
 

@@ -82,7 +82,8 @@ def refusal(*words: str, code: int = 2) -> str:
 )
 def test_a_read_only_run_is_refused_before_the_work(read_only, monkeypatch, words, folder, fix) -> None:
     for place, work in (
-        (subject, "load"), (afterwards, "load"), (afterwards, "build"), (exporting, "build"), (exporting, "written"),
+        (subject, "load"), (afterwards, "load"), (afterwards, "rebuilt"), (exporting, "rebuilt"),
+        (exporting, "written"),
     ):  # fmt: skip
         monkeypatch.setattr(place, work, None)  # it would fail
     read_only("run")
@@ -101,7 +102,7 @@ def test_a_file_where_a_folder_should_be_is_to_be_moved_away(words) -> None:
 
 
 def test_an_export_to_a_read_only_place_is_refused_before_the_work(read_only, monkeypatch) -> None:
-    monkeypatch.setattr(exporting, "build", None)
+    monkeypatch.setattr(exporting, "rebuilt", None)
     Path("there").mkdir()
     read_only("there")
     said = refusal(*EXPORT, "--out=there/m.safetensors")

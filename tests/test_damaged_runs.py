@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 from calling import SMALL, headway
 
@@ -65,3 +69,89 @@ def test_a_comparison_is_not_written_into_a_run(run, command):
     assert (end.code, end.err.count("\n")) == (2, 1)
     assert "it holds a run, and a comparison needs a folder of its own; choose another --out" in end.err
     assert sorted(p.name for p in run.iterdir()) == before
+
+
+# ---- partition.json and sampling.json follow from config and seed
+DAMAGE = {"missing": None, "empty": 0, "cut short": 20, "without its last byte": -1}
+
+
+def harm(file, cut):
+    if cut is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:cut])
+
+
+@pytest.mark.parametrize("cut", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("name", ["partition.json", "sampling.json"])
+@pytest.mark.parametrize("state", ["finished", "stopped"])
+def test_resume_writes_what_follows_from_config_and_seed_again(run, whole, name, cut, state):
+    harm(run / name, cut)
+    if state == "stopped":
+        (run / "summary.json").unlink()
+    end = headway("resume", run)
+    assert end.code == 0
+    assert f"{name} was missing or damaged and was written again" in end.err
+    for file in ("partition.json", "sampling.json", "metrics.jsonl", "model.safetensors"):
+        assert (run / file).read_bytes() == (whole / file).read_bytes(), file
+    assert (run / "summary.json").exists()
+
+
+def test_the_same_command_again_writes_them_too(run, whole):
+    (run / "summary.json").unlink()
+    harm(run / "partition.json", None)
+    harm(run / "sampling.json", 5)
+    assert headway("run", "fedavg", *SMALL, "--rounds=3", f"--out={run}", "--quiet").code == 0
+    for file in ("partition.json", "sampling.json"):
+        assert (run / file).read_bytes() == (whole / file).read_bytes(), file
+
+
+def test_a_partition_of_pooled_data_is_written_again(tmp_path):
+    assert headway("run", "centralized", *SMALL, f"--out={tmp_path / 'a'}").code == 0
+    before = {name: (tmp_path / "a" / name).read_bytes() for name in ("partition.json", "sampling.json")}
+    for name in before:
+        (tmp_path / "a" / name).unlink()
+    assert headway("resume", tmp_path / "a").code == 0
+    assert {name: (tmp_path / "a" / name).read_bytes() for name in before} == before
+
+
+def test_whole_json_that_differs_is_left_as_it_stands(run):
+    (run / "partition.json").write_text('{"mine": 1}\n')
+    assert headway("resume", run).code == 0
+    assert (run / "partition.json").read_text() == '{"mine": 1}\n'
+
+
+def test_a_finished_run_whose_data_are_gone_stays_finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", x=np.random.RandomState(0).rand(60, 4), y=np.arange(60) % 3)
+    assert headway("run", "fedavg", "--data=mine.npz", "--clients=2", "--rounds=1", "--quiet", "--out=a").code == 0
+    Path("mine.npz").unlink()
+    harm(Path("a/model.safetensors"), 100)
+    assert headway("resume", "a").code == 2
+    assert Path("a/summary.json").exists()
+
+
+# ---- a full disk
+@pytest.fixture
+def full(monkeypatch):
+    """A disk on which files can be made and nothing can be written."""
+
+    def write_bytes(self, data):
+        self.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+
+@pytest.mark.parametrize("words", [["partition"], ["run", "fedavg", "--rounds=1"]])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, full, words):
+    end = headway(*words, "--data=digits", "--clients=3", f"--out={tmp_path / 'new' / 'p'}")
+    assert (end.code, end.err.count("\n")) == (74, 1)
+    assert "No space left on device" in end.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_takes_no_folder_that_was_there(tmp_path, full):
+    (tmp_path / "there").mkdir()
+    assert headway("partition", "--clients=3", f"--out={tmp_path / 'there'}").code == 74
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]

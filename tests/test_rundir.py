@@ -463,7 +463,8 @@ def test_a_run_whose_data_changed_is_refused(tmp_path):
     assert headway(*words).code == 0
     np.savez("mine.npz", x=x + 1, y=y)
     unfinished(tmp_path / "a")
-    assert "data_hash" in refusal("resume", "a")
+    changed = "mine.npz is not what a was made from (its contents changed): put the old file back"
+    assert f"{changed}, or make the run again in another folder" in refusal("resume", "a")
     assert "data mine.npz has changed since" in refusal(*words)
 
 
