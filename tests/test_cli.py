@@ -153,7 +153,7 @@ def test_compare_writes_runs_and_leaderboard():
 def fake_runs(monkeypatch, curves):
     """Instead of training, every recipe ends with these figures."""
 
-    def execute(text, s, folder, options, *, task):
+    def execute(text, s, folder, options, *, task, objects):
         last, best = curves[text]
         folder.mkdir(parents=True)
         figures = {"global_acc": last, "last": last, "best": best, "last5": last, "balanced_acc": last}
@@ -485,7 +485,7 @@ def test_a_folder_of_several_runs_is_told_from_a_run(command, run):
 # ---- how it ends
 @pytest.mark.parametrize("words", [["compare", "fedavg", "scaffold"], ["run", "fedavg", "--seeds=0,1"]])
 def test_a_stopped_comparison_says_how_all_of_it_continues(words, monkeypatch):
-    def stopped(text, s, folder, options, task):
+    def stopped(text, s, folder, options, task, objects):
         raise Stopped(signal.SIGINT, folder, 1)
 
     monkeypatch.setattr(comparison, "execute", stopped)
