@@ -1,7 +1,7 @@
 """Where a round's time goes: py-spy looks at all processes of a workload a hundred times a second.
 
-    pip install py-spy
-    python bench/profiles.py w1 w2 w3
+    .venv/bin/python -m pip install py-spy
+    .venv/bin/python bench/profiles.py w1 w2 w3
 
 Samples of processes that wait are left out, so shares are shares of processor time. Below forward, backward and step is
 torch's or our own native code; everything else is what the federation adds.
@@ -9,6 +9,7 @@ torch's or our own native code; everything else is what the federation adds.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,11 +36,19 @@ made.close()
 """
 
 
+def spy() -> str:
+    """py-spy beside this Python, or wherever the shell finds it."""
+    found = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if found is None:
+        sys.exit(f"py-spy is not installed; {sys.executable} -m pip install py-spy")
+    return found
+
+
 def stacks(name: str) -> Counter[str]:
     """Samples by stack, frames from the outermost to the innermost, of the rounds alone."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "raw"
-        call = ["py-spy", "record", "-f", "raw", "-o", str(raw), "-r", "100", "--subprocesses", "--"]
+        call = [spy(), "record", "-f", "raw", "-o", str(raw), "-r", "100", "--subprocesses", "--"]
         subprocess.run([*call, sys.executable, "-c", WORK, name, str(TURNS[name])], check=True, capture_output=True)
         found: Counter[str] = Counter()
         for line in raw.read_text().splitlines():
