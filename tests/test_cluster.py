@@ -7,6 +7,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+import torch
 import toy
 from fakeray import ActorDiedError, FakeSession, RayError, Ref
 
@@ -77,6 +78,22 @@ def test_the_test_set_is_answered_in_parts_that_travel(engines):
     toy.assert_same(engine.logits(task, net), LocalEngine().logits(task, net))
     worker = engine.session.ray.actors[0]._made
     assert len(worker.task.dataset.x) == len(worker.task.dataset.x_test) == 0
+
+
+def test_held_out_samples_travel_once_and_are_answered_to_the_same_bits(engines):
+    rng = np.random.default_rng(0)
+    data = Dataset.of(rng.normal(size=(2600, 4)).astype("float32"), np.arange(2600) % 3)
+    s = settings({"data": data.name, "clients": 3, "partition": "iid", "model": "mlp_small", "local_test": "0.6"})
+    task, recipe = build(s, dataset=data), parse("fedtc")
+    net = rounds.global_net(rounds.begin(recipe, task), recipe, task)
+    engine = engines(recipe, task)
+    positions = torch.from_numpy(np.concatenate([task.tests.parts[k] for k in range(3)]))
+    assert len(positions) > 1024  # three parts
+    expected = LocalEngine().logits(task, net, positions)
+    for _ in range(2):
+        toy.assert_same(engine.logits(task, net, positions), expected)
+    sent = [value for value in map(from_array, engine.session.ray.stored) if set(value) == {"x", "y"}]
+    assert sum(len(value["x"]) for value in sent) == len(positions)
 
 
 # ---- shards
