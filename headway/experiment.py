@@ -20,7 +20,7 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for, workers_beside
 from headway.engine.session import check_engine
-from headway.errors import EngineError, RecipeError, WidthError, to_copy
+from headway.errors import CheckpointError, EngineError, RecipeError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, damaged_drawn_files, mend_drawn_files, write_head
@@ -138,6 +138,7 @@ def execute(
             set_threads(options)
             task = task.in_layout(started.get("layout", task.layout))
             mend_drawn_files(out, task, options.progress.say)
+            (out / "summary.json").unlink(missing_ok=True)  # of a run whose model is lost
         else:
             if (out / "summary.json").exists() and not options.overwrite:
                 options.progress.say(f"note: {out} holds this run, finished; it runs again")
@@ -181,7 +182,13 @@ def resume(
     check_engine(options.engine, options.address)
     parsed = named_as_before(config)
     set_threads(options)
-    task = (task or rebuilt(out, config, options.device, BY_THE_SAME_CALL)).for_recipe(parsed)
+    try:
+        task = (task or rebuilt(out, config, options.device, BY_THE_SAME_CALL)).for_recipe(parsed)
+    except CheckpointError as error:
+        if not finished:
+            raise
+        options.progress.say(f"note: {' and '.join(damaged_drawn_files(out))} cannot be written again: {error}")
+        return Run(out)
     task = task.in_layout(config["options"].get("layout", task.layout))
     elsewhere_anew = ", or make the run again in another folder"
     with locked(out, "run", "wait for it"):
@@ -334,7 +341,10 @@ class Experiment:
         for name in self.files:
             truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
-            self.server, self._saved_round = found.server, found.server.round
+            stats = self.task.first_stats(self.recipe) | found.server.stats  # an older version may have kept fewer
+            complete = stats.keys() == found.server.stats.keys()
+            self.server = found.server if complete else replace(found.server, stats=stats)
+            self._saved_round = found.server.round
             found.fill(self.engine.store)
             self.rows = list(read_table(self.out / "metrics.jsonl"))
 

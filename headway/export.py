@@ -167,7 +167,7 @@ def refuse_what_cannot(chosen: Chosen, run: Run) -> None:
             f"model={run.config['settings']['model']}: its BatchNorm looks at the whole batch (bn=batch), so a "
             f"prediction depends on its neighbours and no file can hold it; train with --bn running or --bn group"
         )
-    if not chosen.net.tensors().all_finite():
+    if chosen.net.tensors().not_finite() - chosen.net.fixed().keys():  # a mask may be infinite
         raise CheckpointError(
             f"{run.path}: the {chosen.what} model holds values that are no numbers; nothing to export"
         )

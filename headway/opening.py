@@ -16,7 +16,7 @@ import torch
 import headway
 from headway.errors import CheckpointError
 from headway.recipes import Recipe
-from headway.rundir import FORMAT, OWN_FILES, command_line, read_json
+from headway.rundir import FORMAT, OWN_FILES, command_line, is_done, is_whole_model, read_json
 from headway.values import write_atomic
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def can_continue(out: Path, identity: Mapping[str, Any], overwrite: bool) -> boo
         raise CheckpointError(
             f"out={out}: it holds another run ({differ}); choose another --out, or --overwrite to replace it"
         )
-    return not (out / "summary.json").exists()
+    return not (is_done(out) and is_whole_model(out / "model.safetensors"))  # the checkpoint has what made the model
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def calibration_note(net: Net) -> dict[str, str]:
     """What is to be said of a calibration that ran away: its accuracy is a figure like any other."""
-    return {} if net.tensors().all_finite() else {"note": "the calibrated model is not finite; use a smaller lr"}
+    ran_away = (net.params() | net.stats()).not_finite()  # a fixed buffer may be infinite, such as a mask
+    return {} if not ran_away else {"note": "the calibrated model is not finite; use a smaller lr"}
 
 
 def notes_in(summary: Mapping[str, Any]) -> list[str]:
@@ -103,13 +104,13 @@ class Outcome:
         keep = bool(has_own or recipe.acting("personalise"))
         if keep:
             (self.out / "clients").mkdir(exist_ok=True)
-        results, lost = [], 0
+        results, lost, fixed = [], 0, task.net(recipe).fixed().keys()
         for result in self.engine.personal(recipe, task, rounds.cast_of(start, recipe), self.ids, phases, keep):
             if keep:
                 save_tensors(
                     result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe), recipe.head()
                 )
-            lost += not result.tensors.all_finite()
+            lost += bool(result.tensors.not_finite() - fixed)
             results.append(replace(result, tensors=type(result.tensors)()))  # on disk now; memory stays flat
         n = {r.client: r.n for r in results}
         final = PersonalScore({r.client: r.last for r in results}, n)

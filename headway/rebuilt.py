@@ -115,6 +115,8 @@ def told_difference(run: Path, s: Settings, differ: Mapping[str, Any], here: Map
             f"made with"
         )
     if file := next((files[key] for key in files if key in differ), None):
+        if not there(Path(file)):
+            return f"{file} of {run} is not there: paths start at {Path.cwd()}; go to the folder where the run was made"
         kind = "folder" if Path(file).is_dir() else "file"
         return f"{file} is not what {run} was made from (its contents changed): put the old {kind} back"
     if "body_hash" in differ:

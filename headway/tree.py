@@ -65,8 +65,9 @@ class Tree(dict[str, Tensor]):
         """<w, v>, a scalar."""
         return sum((v.sum() for v in (self * other).values()), torch.zeros(()))
 
-    def all_finite(self) -> bool:
-        return all(bool(v.isfinite().all()) for v in self.values())
+    def not_finite(self) -> set[str]:
+        """The names of tensors that hold an infinite value or none."""
+        return {name for name, v in self.items() if not bool(v.isfinite().all())}
 
     def nbytes(self) -> int:
         return sum(v.numel() * v.element_size() for v in self.values())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +16,13 @@ from torch import nn
 from toy import assert_same, one_round, skewed
 
 from headway import models, rounds
+from headway.checkpoint import Checkpoints
 from headway.client import first_client, train_client
+from headway.engine import ClientStore
+from headway.experiment import Options, Progress, execute, resume
 from headway.methods import recipe as parse
-from headway.tree import stream
+from headway.outcome import notes_in
+from headway.tree import Tree, stream
 
 
 class Counting(nn.Module):
@@ -66,3 +74,65 @@ def test_a_mean_in_a_buffer_is_averaged_over_clients_as_running_means_are() -> N
     assert torch.allclose(server.stats["body.2.seen"], mean)
     assert float(server.stats["body.2.seen"].abs().sum()) > 0
     assert not task.net(recipe).fixed().keys() & server.stats.keys()
+
+
+class Masked(Counting):
+    """An infinite mask, a table looked up by whole numbers: nothing that noise could be fed to."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__(wide)
+        self.register_buffer("mask", torch.full((wide, wide), -math.inf).triu(1))
+        self.table = nn.Embedding(17, wide)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.table(x.flatten(1).long()).mean(1))
+
+
+def masked() -> tuple[nn.Module, dict[str, Any]]:
+    with models.seeded(stream(0, "init")):
+        body = Masked(16)
+    body.dim = 16  # type: ignore[assignment]
+    return body, {"bias": True, "init": None}
+
+
+def masked_task(**given: Any) -> Any:
+    return replace(skewed(3, train_size=90, normalise="none", **given), make_body=masked, _nets={})
+
+
+def test_a_network_that_noise_would_end_is_tried_with_zeros() -> None:
+    net = masked_task().net(parse("fedavg"))
+    assert net.moving == {"body.seen"}  # the table's row for zero moves the mean
+    assert net.fixed().keys() == {"body.mask", "body.passes"}
+
+
+def test_a_mask_of_infinity_is_no_model_that_ran_away(tmp_path: Path) -> None:
+    task = masked_task(rounds=1, batch_size=16)
+    for text in ("fedavg+ccvr", "fedavg+ft(epochs=1)"):
+        run = execute(text, task.settings, tmp_path / text, task=task)
+        assert notes_in(run.summary) == []
+
+
+class Cut(Progress):
+    """Ends the run in its third round."""
+
+    def round(self, row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_checkpoint_that_knows_fewer_means_is_completed(tmp_path: Path) -> None:
+    """A version before this one kept no mean but BatchNorm's."""
+    ends = []
+    for workers in (1, 3):
+        task = replace(skewed(3, train_size=90, rounds=4), make_body=writing("counting"), _nets={})
+        out = tmp_path / str(workers)
+        with pytest.raises(KeyboardInterrupt):
+            execute("fedavg", task.settings, out, Options(progress=Cut(), checkpoint_seconds=0), task=task)
+        checkpoints = Checkpoints(out / "checkpoint", json.loads((out / "config.json").read_text())["identity"])
+        found, _ = checkpoints.load(torch.device("cpu"))
+        assert found is not None
+        shutil.rmtree(out / "checkpoint")
+        fresh = Checkpoints(out / "checkpoint", json.loads((out / "config.json").read_text())["identity"])
+        fresh.save(replace(found.server, stats=Tree()), ClientStore(), found.extra)
+        ends.append(resume(out, Options(workers=workers), task=task).summary["global_loss"])
+    assert ends[0] == ends[1]

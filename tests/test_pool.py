@@ -21,7 +21,7 @@ import toy
 
 from headway import Dataset, rounds, tuning
 from headway.diagnostics.accuracy import global_score, received_score
-from headway.engine import ClientStore, LocalEngine, PoolEngine, pool
+from headway.engine import ClientStore, LocalEngine, PoolEngine, pool, transport
 from headway.engine.choice import engine_for
 from headway.engine.transport import ALIGN, Room
 from headway.errors import EngineError
@@ -352,12 +352,14 @@ def test_a_finished_run_leaves_no_shared_memory_behind(tmp_path):
         gc.enable()
 
 
-def test_rooms_are_one_mapping_and_do_not_overlap():
+@pytest.mark.parametrize(("most", "mappings"), [(20_000, 3), (2, 2), (1, 1)])
+def test_rooms_share_mappings_only_where_there_are_many_and_do_not_overlap(most, mappings, monkeypatch):
+    monkeypatch.setattr(transport, "MOST_MAPPINGS", most)
     rooms = Room.several(3, 100)
     told = [room.pack({"a": torch.full((20,), float(i))}) for i, room in enumerate(rooms)]
     for i, room in enumerate(rooms):
         assert room.unpack(told[i])["a"].tolist() == [float(i)] * 20
-    assert len({id(room._memory) for room in rooms}) == 1
+    assert len({id(room._memory) for room in rooms}) == mappings
 
 
 def test_where_less_memory_may_be_named_rooms_are_smaller_and_bits_the_same(task, monkeypatch):
@@ -380,7 +382,7 @@ def test_where_less_memory_may_be_named_rooms_are_smaller_and_bits_the_same(task
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(Room, "several", none)
-    with pytest.raises(EngineError, match=r"workers share .* GB .*; give --workers 1, or raise the limit"):
+    with pytest.raises(EngineError, match=r"workers share .* GB .*; give --workers 1, or allow it more"):
         PoolEngine(recipe, task, 2)
 
 

@@ -13,6 +13,8 @@ from torch import nn, zeros
 
 import headway as fl
 from headway.errors import CheckpointError
+from headway.rebuilt import told_difference
+from headway.settings import settings
 
 TASK = {"clients": 2, "rounds": 1, "partition": "iid", "model": "mlp_small"}
 WORDS = [f"--{key}={value}" for key, value in TASK.items()] + ["--quiet"]
@@ -195,3 +197,34 @@ def test_other_data_of_the_same_name_on_the_way_up_are_not_taken(tmp_path):
     file.unlink()
     np.savez(tmp_path / "mine.npz", **table(seed=1))
     assert "mine.npz is not what runs/a was made from" in refusal("export", "runs/a", "--to=safetensors")
+
+
+# ---- advice that must hold
+def test_the_same_call_continues_a_finished_run_whose_model_is_damaged():
+    on_arrays(rounds=3)
+    Path("runs/a/calibrated").mkdir()
+    Path("runs/a/calibrated/ccvr.safetensors").write_bytes(b"kept")
+    whole, times = Path("runs/a/model.safetensors").read_bytes(), Path("runs/a/timings.jsonl").read_bytes()
+    Path("runs/a/model.safetensors").write_bytes(whole[:100])
+    assert "repeat the same call" in refusal("resume", "runs/a")
+    on_arrays(rounds=3)
+    assert Path("runs/a/model.safetensors").read_bytes() == whole
+    assert Path("runs/a/timings.jsonl").read_bytes() == times  # not a round was trained again
+    assert list(Path("runs/a/calibrated").glob("*.safetensors"))
+
+
+def test_a_finished_run_of_arrays_that_lost_its_partition_file_is_left_and_told():
+    on_arrays()
+    Path("runs/a/partition.json").unlink()
+    end = headway("resume", "runs/a")
+    assert end.code == 0
+    assert "partition.json cannot be written again: runs/a was made from Python objects" in end.err
+
+
+def test_weights_that_are_elsewhere_are_not_said_to_have_changed(monkeypatch):
+    save_file({"body.layers.1.weight": zeros(1)}, "w.safetensors")
+    s, hashes = settings(TASK | {"weights": "w.safetensors"}), ({"weights_hash": "a"}, {"weights_hash": "b"})
+    assert "its contents changed" in told_difference(Path("runs/a"), s, *hashes)
+    Path("away").mkdir()
+    monkeypatch.chdir("away")
+    assert "w.safetensors of runs/a is not there: paths start at" in told_difference(Path("runs/a"), s, *hashes)

@@ -226,6 +226,7 @@ def csv_rows(path: Path, delimiter: str | None) -> Iterator[tuple[Any, str]]:
                 start = file.readline()
                 delimiter = max(",;\t", key=start.count)
                 file.seek(0)
+            csv.field_size_limit(2**31 - 1)  # a cell is as long as it is
             yield csv.reader(file, delimiter=delimiter), delimiter
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is no readable CSV ({type(error).__name__}): write it again as UTF-8") from error
@@ -259,8 +260,8 @@ def explain(path: Path, roles: Roles, delimiter: str, skip: int) -> None:
 
 
 def check_width(path: Path, roles: Roles, cells: Sequence[str], line: int) -> None:
-    if cells and len(cells) != len(roles.names):
-        long = len(cells) > len(roles.names)
+    long = any(cell.strip() for cell in cells[len(roles.names) :])  # a row may end in a delimiter too many
+    if long or 0 < len(cells) < len(roles.names):
         fix = "remove what is too much, or quote the cell that was split" if long else "write it again"
         raise DataError(f"{path}: line {line} has {len(cells)} cells, not {len(roles.names)}: {fix}")
 

@@ -114,8 +114,8 @@ class LocalEngine:
         Or to the clients' own test samples at these positions, as the clients would predict them.
         """
         net.eval()
-        parts = range(len(chunks(asked(task, held_out))))
-        return torch.cat([part_logits(task, net, i, held_out) for i in parts])[: len(asked(task, held_out))]
+        rows = asked(task, held_out)
+        return torch.cat([part_logits(task, net, part, held_out is not None) for part in chunks(rows)])[: len(rows)]
 
     @property
     def deaths(self) -> int:
@@ -140,10 +140,9 @@ def asked(task: Task, held_out: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def part_logits(task: Task, net: Net, number: int, held_out: Tensor | None = None) -> Tensor:
-    """Answers to one chunk, [B, C]."""
-    part = chunks(asked(task, held_out))[number]
-    if held_out is None:
+def part_logits(task: Task, net: Net, part: Tensor, own: bool) -> Tensor:
+    """Answers to one chunk, [B, C]: of the test set, or of positions among the clients' own samples."""
+    if not own:
         return net(part.to(task.device))
     return net.personal(task.tests.x[part.to(task.tests.x.device)].to(task.device))
 

@@ -149,7 +149,8 @@ class PoolEngine(LocalEngine):
                     continue
                 if kind == "logits":
                     # not into a slot: the round's reports may still be looked at
-                    answer = {"z": part_logits(task, net, rest[0], held_out)}
+                    part = chunks(asked(task, held_out))[rest[0]]
+                    answer = {"z": part_logits(task, net, part, held_out is not None)}
                     pipe.send((rest[0], self.inboxes[number][0].pack(answer)))
                     continue
                 if kind == "survey":
@@ -364,7 +365,7 @@ def shared_rooms(count: int, model: int) -> list[Room]:
     size = count * (SLOT_MODELS[-1] * model + SPARE_BYTES) / 1e9
     raise EngineError(
         f"engine=local: workers share {size:.1f} GB of addresses for {count} models, and this process may not have "
-        f"them; give --workers 1, or raise the limit (ulimit -v)"
+        f"them; give --workers 1, or allow it more (ulimit -v, vm.max_map_count)"
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from headway.values import flatten, unflatten
 
 ALIGN = 64
+MOST_MAPPINGS = 20_000  # of rooms, by one engine
 
 
 class Room:
@@ -29,10 +30,16 @@ class Room:
 
     @classmethod
     def several(cls, count: int, size: int) -> list[Room]:
-        """Rooms in one mapping: a process may have only so many of them (65,530 on Linux)."""
-        size = aligned(size)
-        memory = mmap.mmap(-1, max(count, 1) * size)
-        return [cls(size, memory, i * size) for i in range(count)]
+        """Rooms in as many mappings, or in fewer: a process may have only so many of them (65,530 on Linux).
+
+        Not all in one: the kernel refuses a single mapping beyond the machine's memory, however little is written to.
+        """
+        size, together = aligned(size), -(-count // MOST_MAPPINGS)
+        rooms: list[Room] = []
+        while len(rooms) < count:
+            memory = mmap.mmap(-1, together * size)
+            rooms += [cls(size, memory, i * size) for i in range(min(together, count - len(rooms)))]
+        return rooms
 
     def pack(self, value: Any) -> bytes:
         """Put the value's tensors here, and tell where; what does not fit travels in the message itself."""

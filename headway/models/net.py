@@ -44,17 +44,21 @@ def normalises_by_batch(module: nn.Module) -> bool:
 def moved_by_training(net: Net, shape: tuple[int, ...]) -> frozenset[str]:
     """Floating buffers of the body that a pass in training changes: spectral norm's vectors, averages of a user's own.
 
-    They travel and are averaged as running means are. A body without such buffers is not tried.
+    They travel and are averaged as running means are; one that is missed here begins anew with every client. A body
+    without such buffers is not tried.
     """
     able = [name for name, value in net.parts().passing.items() if value.is_floating_point()]
     if not able:
         return frozenset()
-    tried, device = copy.deepcopy(net.body).train(), net.parts().passing[able[0]].device
-    devices = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices), contextlib.suppress(RuntimeError, ValueError):
-        tried(torch.randn(2, *shape, device=device))
-    after = dict(tried.named_buffers(prefix="body"))
-    return frozenset(name for name in able if not torch.equal(after[name], net.parts().passing[name]))
+    moved: set[str] = set()
+    for make in (torch.zeros, torch.randn):  # not every network takes noise, and zeros do not move every mean
+        tried = copy.deepcopy(net.body).cpu().train()  # what fails on a GPU would spoil it for all that follows
+        before = {name: value.cpu() for name, value in net.parts().passing.items()}
+        with torch.no_grad(), torch.random.fork_rng([]), contextlib.suppress(Exception):
+            tried(make(2, *shape))
+        after = dict(tried.named_buffers(prefix="body"))
+        moved |= {name for name in able if not torch.equal(after[name], before[name])}
+    return frozenset(moved)
 
 
 def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:

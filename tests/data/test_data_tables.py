@@ -258,3 +258,10 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(builtins, "__import__", hidden)
     assert "pip install headway[parquet]" in refusal(path)
+
+
+def test_a_delimiter_too_many_at_the_end_shifts_nothing(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("a,b,label\n" + "1,2,0,\n3,4,1, \n" * 4 + f'5,6,"{"long" * 40_000}"\n' * 2)
+    data = load(str(tmp_path / "t.csv"))
+    assert data.x.shape[1] == 2
+    assert data.classes == 3
