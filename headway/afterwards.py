@@ -23,7 +23,7 @@ from headway.experiment import Options
 from headway.methods import recipe as parse_recipe
 from headway.methods.oracle import Oracle
 from headway.outcome import Outcome, calibration_note
-from headway.rebuilt import check_same, rebuilt
+from headway.rebuilt import check_same, completed, rebuilt
 from headway.recipes import Recipe, spell
 from headway.rundir import COPY_THE_RUN, Run, check_config, check_writable, prepare_folder, save_tensors
 from headway.state import Server
@@ -93,7 +93,7 @@ def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:
         raise CheckpointError(f"{path} has lost its last checkpoint; make the run again in another folder")
     store = passing_store(task, run.config["options"]["store"])
     found.fill(store)
-    return Saved(run, recipe, task, found.server, LocalEngine(store, GiveBackGrowth()))
+    return Saved(run, recipe, task, completed(found.server, recipe, task), LocalEngine(store, GiveBackGrowth()))
 
 
 def folder_in(path: Path, name: str) -> Path:

@@ -20,12 +20,12 @@ from headway.data import DATASETS
 from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.engine.choice import engine_for, set_threads, store_for, workers_beside
 from headway.engine.session import check_engine
-from headway.errors import CheckpointError, EngineError, RecipeError, WidthError, to_copy
+from headway.errors import CheckpointError, EngineError, WidthError, to_copy
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS, body
 from headway.opening import can_continue, clear, damaged_drawn_files, mend_drawn_files, write_head
 from headway.outcome import Outcome
-from headway.rebuilt import BY_THE_SAME_CALL, check_same, rebuilt
+from headway.rebuilt import BY_THE_SAME_CALL, check_same, completed, named_as_before, rebuilt
 from headway.recipes import Recipe
 from headway.rundir import (
     Run,
@@ -200,16 +200,6 @@ def resume(
         return Experiment(parsed, task, out, identity, options).run()
 
 
-def named_as_before(config: Mapping[str, Any]) -> Recipe:
-    """A run's recipe under the name it was asked for by, where that still means the same."""
-    recipe = parse_recipe(config["recipe"])
-    try:
-        named = parse_recipe(str(config.get("label") or recipe))
-    except RecipeError:
-        return recipe
-    return named if str(named) == str(recipe) else recipe
-
-
 class Experiment:
     """A run in progress: it owns the directory's files and nothing of the method."""
 
@@ -341,10 +331,7 @@ class Experiment:
         for name in self.files:
             truncate(self.out / name, found.extra.get(name, 0) if found else 0)
         if found:
-            stats = self.task.first_stats(self.recipe) | found.server.stats  # an older version may have kept fewer
-            complete = stats.keys() == found.server.stats.keys()
-            self.server = found.server if complete else replace(found.server, stats=stats)
-            self._saved_round = found.server.round
+            self.server, self._saved_round = completed(found.server, self.recipe, self.task), found.server.round
             found.fill(self.engine.store)
             self.rows = list(read_table(self.out / "metrics.jsonl"))
 

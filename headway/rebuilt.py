@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headway.data import DATASETS, load
 from headway.data.files import SUFFIXES, split_column
 from headway.data.partition_spec import saved
-from headway.errors import CheckpointError, ModelError
+from headway.errors import CheckpointError, ModelError, RecipeError
+from headway.methods import recipe as parse_recipe
 from headway.recipes import Recipe
 from headway.settings import Settings, settings
+from headway.state import Server
 from headway.task import Task, build
 
 WITH_ITS_TASK = "in Python, use the run that headway.run gave back, whose task holds them"
@@ -33,6 +36,22 @@ def rebuilt(run: Path, config: Mapping[str, Any], device: str = "cpu", objects_f
             f"made, or put the data back"
         )
     return build(s, dataset=None if place == s.data else load(place), device=device)
+
+
+def named_as_before(config: Mapping[str, Any]) -> Recipe:
+    """A run's recipe under the name it was asked for by, where that still means the same."""
+    recipe = parse_recipe(config["recipe"])
+    try:
+        named = parse_recipe(str(config.get("label") or recipe))
+    except RecipeError:
+        return recipe
+    return named if str(named) == str(recipe) else recipe
+
+
+def completed(server: Server, recipe: Recipe, task: Task) -> Server:
+    """What was saved, with the first values of statistics that an older version did not keep."""
+    stats = task.first_stats(recipe) | server.stats
+    return server if stats.keys() == server.stats.keys() else replace(server, stats=stats)
 
 
 def handed_over(config: Mapping[str, Any]) -> list[str]:

@@ -7,10 +7,10 @@ broadcast through shared memory. Who trains which client, and in which order, ch
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import traceback
@@ -79,7 +79,7 @@ def send_error(pipe: Connection, error: BaseException) -> None:
     """What went wrong in a worker belongs to the run, whole; an error that cannot be pickled goes as text."""
     trace = "".join(traceback.format_exception(error))
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  our own: one with a constructor like no other fails only here
+        copy.copy(error)  # made again as at the pipe's other end: one with a constructor like no other fails here too
         pipe.send((ERROR, error, trace))
     except Exception:
         pipe.send((ERROR, RuntimeError(f"{type(error).__name__}: {error}"), trace))
@@ -372,15 +372,15 @@ def shared_rooms(count: int, model: int) -> list[Room]:
 def copied(client: Client) -> Client:
     """The same value in memory of its own."""
 
-    def copy(value: Any) -> Any:
+    def apart(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.clone()
         if isinstance(value, Tree):
             return value.copy()
         if isinstance(value, dict):
-            return {key: copy(v) for key, v in value.items()}
+            return {key: apart(v) for key, v in value.items()}
         if isinstance(value, list):
-            return [copy(v) for v in value]
+            return [apart(v) for v in value]
         return value
 
-    return Client(client.id, copy(client.personal), copy(client.kept), copy(client.momentum))
+    return Client(client.id, apart(client.personal), apart(client.kept), apart(client.momentum))
