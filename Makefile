@@ -1,52 +1,64 @@
-# make demo   set up, then compare five recipes on the embedded digits data
-# make test   set up, then run the tests (make slow adds the long ones)
+# make demo   install what running needs, then compare five recipes on the embedded digits data
+# make test   install the development tools too, then run the tests (make slow runs the long ones)
+# make lint   ruff, and import-linter on the layers of headway/ (docs/architecture.md)
+# make types  mypy
 # make ray    install the extra `ray`, then run its tests on real clusters
 # make bench  measure against the plain loop on an idle machine; adds a line to bench/history.jsonl
 # make cards  write docs/methods/ anew from the code, the guide and the published tables
-# make setup  leaves a working .venv/bin/headway, and says so
+# make setup  install what running needs: .venv/bin/headway; make dev adds the development tools
 
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+# --no-compile: Python compiles what a command imports when it first does; compiling all of torch up front takes longer.
+PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
+RUN := .venv/.run
+DEV := .venv/.dev
 
-.PHONY: setup demo test slow ray lint types check bench cards clean
+.PHONY: setup dev demo test slow ray lint types check bench cards clean
 
-setup: $(STAMP)
+setup: $(RUN)
 	@echo "ready: $(BIN)/headway, or \`. $(BIN)/activate\` and then headway"
 
-$(STAMP): pyproject.toml constraints.txt
+dev: $(DEV)
+
+$(RUN): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
 	touch $@
 
-demo: $(STAMP)
+$(DEV): $(RUN)
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(RUN)
 	$(BIN)/headway compare fedavg fedprox scaffold fedetf fedavg+ccvr \
 	  --data digits --clients 20 --partition 'dir(0.1)' --rounds 20 --out runs/demo
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-slow: $(STAMP)
+slow: $(DEV)
 	$(BIN)/python -m pytest -m slow
 
-ray: $(STAMP)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
+ray: $(DEV)
+	$(PIP) -e '.[dev,ray]'
 	$(BIN)/python -m pytest -m ray
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 
 check: test lint types
 
-bench: $(STAMP)
+bench: $(RUN)
 	$(BIN)/headway bench --out bench/history.jsonl
 
-cards: $(STAMP)
-	$(BIN)/python -m headway.cards docs/methods
+cards: $(RUN)
+	$(BIN)/python -m headway.analysis.cards docs/methods
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -32,7 +32,7 @@ TASK = [
     "0",
     "--quiet",
 ]
-HEADWAY = [sys.executable, "-c", "from headway.cli import main; main()"]
+HEADWAY = [sys.executable, "-c", "from headway.cli.app import main; main()"]
 DIES_IN_WRITE = """
 import os, signal, sys
 calls, real, last = 0, os.replace, int(sys.argv.pop(1))
@@ -43,7 +43,7 @@ def replace(a, b):
         os.kill(os.getpid(), signal.SIGKILL)
     real(a, b)
 os.replace = replace
-from headway.cli import main
+from headway.cli.app import main
 main()
 """
 

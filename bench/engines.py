@@ -17,11 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
 import raynodes
 
-from headway.experiment import Options, execute
-from headway.settings import settings
+from headway.runs.options import Options
+from headway.runs.runner import execute
+from headway.training.settings import settings
 
 
 def sha(out: Path) -> str:

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import torch
 
-from headway import rounds
-from headway.client import personal_net
-from headway.engine import LocalEngine
-from headway.errors import RecipeError
-from headway.experiment import execute
+from headway.base.errors import RecipeError
+from headway.engines import LocalEngine
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse
-from headway.settings import settings
-from headway.task import Task, build
+from headway.runs.runner import execute
+from headway.training import rounds
+from headway.training.client import personal_net
+from headway.training.settings import settings
+from headway.training.task import Task, build
 
 COMPANY = {  # where a piece means nothing alone
     "dotreg": "sphere+dotreg",
@@ -67,7 +67,7 @@ def one_round(text: str, task: Task) -> None:
     if recipe.acting("calibrate"):
         rounds.finish(server, recipe, task, engine)
     if recipe.acting("personalise"):
-        cast = rounds.cast_of(rounds.shown_of(server, recipe), recipe)
+        cast = rounds.cast_of(rounds.predicting(server, recipe), recipe)
         phases = recipe.personalise(1, 0.05)
         for _ in personal_net(recipe, task, cast, engine.client(recipe, task, cast, 0), phases):
             pass

@@ -1,5 +1,5 @@
 """`python -m headway` is `headway`."""
 
-from headway.cli import main
+from headway.cli.app import main
 
 main()

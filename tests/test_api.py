@@ -11,9 +11,9 @@ from calling import SMALL, SMALL_TASK, headway
 from torch import nn
 
 import headway as fl
-from headway.data.build import build as own_data
-from headway.errors import CheckpointError, ConfigError, HeadwayError, ModelError, RecipeError
-from headway.experiment import Progress
+from headway.base.errors import CheckpointError, ConfigError, HeadwayError, ModelError, RecipeError
+from headway.data.arrays import build as own_data
+from headway.runs.runner import Progress
 
 
 class Small(nn.Module):
@@ -53,9 +53,12 @@ def accuracy(net, x, y):
 # ---- the same names
 def test_the_public_names_are_these():
     assert set(fl.__all__) == {
-        "Comparison", "Dataset", "Options", "Run", "Task", "compare", "recipe", "resume", "run", "runs",
+        "Comparison", "Dataset", "Options", "Piece", "Recipe", "Run", "Task", "compare", "load_plugin", "recipe",
+        "register", "register_dataset", "register_model", "register_partition", "resume", "run", "runs", "setting",
     }  # fmt: skip
-    assert all(getattr(fl, name) for name in fl.__all__)
+    assert all(callable(getattr(fl, name)) for name in fl.__all__)
+    assert sorted(dir(fl)) == sorted(fl.__all__)
+    assert fl.__version__
     with pytest.raises(AttributeError, match="module 'headway' has no attribute 'runn'"):
         fl.runn  # noqa: B018
 
@@ -167,7 +170,7 @@ def test_a_run_on_an_object_opened_without_it_says_what_to_do(blobs):
 def test_other_data_of_the_same_name_is_another_run(blobs):
     fl.run("fedavg", data=blobs, **TABLE, out="a")
     other = own_data("blobs", blobs.x.numpy() + 1, blobs.y.numpy(), blobs.x_test.numpy(), blobs.y_test.numpy())
-    with pytest.raises(CheckpointError, match=r"it holds another run .*data blobs has changed since"):
+    with pytest.raises(CheckpointError, match=r"it holds another run .*data blobs is not the same"):
         fl.run("fedavg", data=other, **TABLE, out="a")
 
 

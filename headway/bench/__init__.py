@@ -1,1 +1,4 @@
-"""How fast headway is here: its rounds beside a plain training loop, one fresh process a subject, turn by turn."""
+"""`headway bench`: time and memory of rounds compared with a plain training loop, and start-up time, in new processes.
+
+It may import runs and every folder below. Only cli imports it.
+"""

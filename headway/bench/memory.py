@@ -1,4 +1,4 @@
-"""Memory, page faults and processor time of a process and all it has started, from /proc."""
+"""Memory, page faults and processor time of a process and its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.errors import ConfigError
+from headway.base.errors import ConfigError
 
 PROC = Path("/proc")
 HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ ([0-9a-f]+) \S+ (\d+) *(.*)$")
@@ -19,12 +19,13 @@ SHARED_ANONYMOUS = ("/dev/zero", "/memfd:", "/dev/shm", "/SYSV", "[")  # noqa: S
 
 
 def check_proc() -> None:
+    """Raise ConfigError if this system has no /proc."""
     if not (PROC / "self" / "smaps_rollup").exists():
         raise ConfigError("bench: it reads memory and page faults from /proc and this system has none; run it on Linux")
 
 
 def family(pid: int) -> list[int]:
-    """The process and its descendants that are alive."""
+    """The process and its living descendants."""
     found = [pid]
     for parent in found:
         for task in (PROC / str(parent) / "task").glob("*/children"):
@@ -40,15 +41,15 @@ def _stat(pid: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Used:
-    """What a family has used since it began, and how busy the machine was: two of these make a difference."""
+    """Counters of a process with its descendants, and of the machine; the difference of two shows what was used."""
 
-    faults: int  # pages the kernel had to hand out or map
+    faults: int  # page faults
     cpu: float  # seconds of processor time
-    busy: float  # the same of everybody on the machine, and what a hypervisor took away
-    at: float  # the clock
+    busy: float  # the same of all processes on the machine, and what a hypervisor took away
+    at: float  # time of the reading
 
     def foreign_share(self, before: Used) -> float:
-        """Share of the machine's cores that others held since then: what makes a timing worthless."""
+        """The share of the machine's cores that other programs used since `before`; it makes timings unreliable."""
         others = (self.busy - before.busy) - (self.cpu - before.cpu)
         return max(0.0, others / max(self.at - before.at, 1e-9) / (os.cpu_count() or 1))
 
@@ -67,7 +68,7 @@ def used(pid: int) -> Used:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of the whole family that belongs to no file; what its processes share counts once."""
+    """Memory of a process and its descendants that is not mapped from files; shared memory counts once."""
     total = 0
     for member in family(pid):
         with suppress(OSError):
@@ -77,9 +78,9 @@ def own_bytes(pid: int) -> int:
 
 
 def file_bytes(pid: int) -> int:
-    """Pages of files, torch's libraries above all, that the family has in memory, each counted once and whole.
+    """Memory mapped from files, mostly torch's libraries, of a process and its descendants; each page counts once.
 
-    The kernel's proportional figure would shrink whenever a stranger happens to use the same library.
+    The kernel's proportional figure would be smaller whenever an unrelated process uses the same library.
     """
     pages: dict[tuple[str, str], int] = {}
     for member in family(pid):
@@ -95,7 +96,7 @@ def _kilobytes(text: str, field: str) -> int:
 
 
 def _file_pages(smaps: str) -> dict[tuple[str, str], int]:
-    """(file, offset) -> kilobytes of it in memory that nobody has written to."""
+    """(file, offset) -> kilobytes of it in memory that were not written to."""
     pages: dict[tuple[str, str], int] = {}
     place: tuple[str, str] | None = None
     for line in smaps.splitlines():
@@ -110,7 +111,7 @@ def _file_pages(smaps: str) -> dict[tuple[str, str], int]:
 
 
 class PeakMemory:
-    """The most memory a family held while it was watched. Watching takes time from the watched: never while timed."""
+    """The peak memory of a process and its descendants while `watching`, which slows them: not for timed turns."""
 
     def __init__(self, pid: int, every: float = 0.1):
         self.pid, self.every, self.own, self.files = pid, every, 0, 0
@@ -123,11 +124,11 @@ class PeakMemory:
     def watching(self) -> Iterator[None]:
         over = threading.Event()
 
-        def look() -> None:
+        def poll() -> None:
             while not over.wait(self.every):
                 self.own = max(self.own, own_bytes(self.pid))
 
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         try:
             yield
@@ -135,4 +136,4 @@ class PeakMemory:
             over.set()
             thread.join()
             self.own = max(self.own, own_bytes(self.pid))
-            self.files = max(self.files, file_bytes(self.pid))  # they come and stay: one look at the end will do
+            self.files = max(self.files, file_bytes(self.pid))  # once is enough, as they stay mapped

@@ -1,4 +1,4 @@
-// Fused multiply-adds in registers and nothing else: the most arithmetic a core of this machine can do.
+// Fused multiply-adds in registers and nothing else: the largest amount of arithmetic that a core can do.
 #include <cstdint>
 
 namespace {
@@ -11,8 +11,8 @@ constexpr int kLanes = 8;
 constexpr int kLanes = 4;
 #endif
 
-// A multiply-add takes about four cycles and a core begins two to four in each, so that many must not wait for one
-// another; and they must fit the registers, of which x86 has 16 before AVX-512 and others 32.
+// A multiply-add takes about four cycles and a core starts two to four per cycle, so 8 to 16 of them must be
+// independent. They must fit into the registers, of which x86 has 16 before AVX-512 and others have 32.
 #if (defined(__x86_64__) || defined(__i386__)) && !defined(__AVX512F__)
 constexpr int kSums = 12;
 #else
@@ -23,12 +23,12 @@ typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 
 }  // namespace
 
-// How many multiply-adds a step is.
+// The number of multiply-adds per step.
 extern "C" int64_t multiply_adds_per_step() { return kLanes * kSums; }
 
-// Makes them and gives their number. Every lane goes s = s * 1 + 1 and so counts its own; floats count to 2^24 steps.
+// Computes them and returns their number. Every lane computes s = s * 1 + 1 and so counts steps; floats count to 2^24.
 extern "C" int64_t multiply_adds(int64_t steps) {
-  volatile float zero = 0.0f, unit = 1.0f;  // a compiler that knew them would leave the work out
+  volatile float zero = 0.0f, unit = 1.0f;  // volatile: a compiler that knew the values would remove the loop
   const Lanes one = Lanes{} + unit;
   Lanes sums[kSums];
   for (int v = 0; v < kSums; ++v) sums[v] = Lanes{} + zero;

@@ -1,4 +1,4 @@
-"""The FMA peak: what fused multiply-adds in registers give on all cores at once, the bound of any other arithmetic."""
+"""The FMA peak: the rate of fused multiply-adds in registers on all cores, an upper bound of any other computation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headway.native.build import NotBuilt, built
+from headway.models.native.build import NotBuilt, built
 
-# Turns of about 1, 5 and 40 milliseconds, of each length as many as make TOTAL steps. Short ones fit between the time
-# slices of other programs; beside long ones the start of many threads is nothing. The kernel counts to 2^24 steps.
+# Turns of about 1, 5 and 40 milliseconds, TOTAL steps for each length. Short turns fit between the time slices of other
+# programs; in long ones the start of the threads is negligible. The kernel counts to 2^24 steps.
 LENGTHS, TOTAL = (1 << 18, 1 << 20, 1 << 23), 1 << 25
 
 
@@ -26,7 +26,7 @@ def kernel() -> Any:
 
 
 def why_missing() -> str | None:
-    """Why this machine's FMA peak cannot be measured; None where it can."""
+    """Why this machine's FMA peak cannot be measured; None if it can."""
     try:
         kernel()
     except NotBuilt as error:
@@ -35,8 +35,8 @@ def why_missing() -> str | None:
 
 
 def fma_gflops(threads: int, lengths: Sequence[int] = LENGTHS, total: int = TOTAL) -> float:
-    """The best of several short turns, in each of which every core makes its multiply-adds: a peak is a maximum."""
-    count = kernel().multiply_adds  # called without Python's lock, so the threads do run side by side
+    """The best of several short turns, in each of which every thread computes multiply-adds."""
+    count = kernel().multiply_adds  # ctypes releases Python's lock, so the threads run in parallel
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:
         for steps in (length for length in lengths for _ in range(total // length)):
@@ -47,10 +47,10 @@ def fma_gflops(threads: int, lengths: Sequence[int] = LENGTHS, total: int = TOTA
 
 
 def gflops(multiply_adds: int, seconds: float) -> float:
-    """A multiply-add is two operations."""
+    """The rate in GFLOP/s; a multiply-add is two operations."""
     return 2 * multiply_adds / seconds / 1e9
 
 
 def share(samples_per_second: float, flop_per_sample: float, peak: float | None) -> float | None:
-    """Of a peak in GFLOP/s; None of an unknown one."""
+    """The share of a peak in GFLOP/s; None if the peak is not known."""
     return None if peak is None else samples_per_second * flop_per_sample / 1e9 / peak

@@ -1,4 +1,4 @@
-"""What `headway bench` prints and keeps: the table, the record, the history."""
+"""The output of `headway bench`: the table, the record, the history file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import headway
+from headway.base.errors import ConfigError, DiskError, nearest
+from headway.base.machine import cores
+from headway.base.strict_json import strict
+from headway.base.version import __version__
 from headway.bench.memory import check_proc
 from headway.bench.rows import GROUPS, How, Row
 from headway.bench.runner import DISTURBED, Say
-from headway.errors import ConfigError, DiskError, nearest
-from headway.machine import cores
 from headway.models.net import NATIVE
-from headway.strict_json import strict
 
 
 def groups_of(text: str | None) -> list[str]:
-    """`w1,growth` -> these groups of rows, in the table's order; all of them when nothing is said."""
+    """`w1,growth` -> these groups of rows, in the table's order; None -> all of them."""
     if text is None:
         return list(GROUPS)
     asked = [part.strip().lower() for part in text.split(",")]
@@ -38,10 +38,10 @@ def groups_of(text: str | None) -> list[str]:
 
 
 def bench(only: list[str], repeats: int, workers: int | None, out: Path | None, say: Say) -> dict[str, Any]:
-    """Measure, and add a line to the history where one is kept."""
+    """Measure, and add a line to the history file `out`, if given."""
     check_proc()
     if out is not None:
-        append(out, "")  # a place that cannot be written is found before the work and not after it
+        append(out, "")  # raises before the measurement if the file cannot be written
     how = How(repeats, workers="auto" if workers is None else str(workers), say=say)
     rows = [row for name in only for row in GROUPS[name](how)]
     result = record(rows, only, repeats)
@@ -63,7 +63,7 @@ def record(rows: Sequence[Row], only: Sequence[str], repeats: int) -> dict[str, 
 
 
 def machine() -> dict[str, Any]:
-    """Enough to know which runs may be compared."""
+    """The machine and the versions: measurements are comparable if these are equal."""
     models = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     return {
         "cpu": models[0].partition(":")[2].strip() if models else platform.processor(),
@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
         "simd": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "headway": headway.__version__,
+        "headway": __version__,
     }
 
 
@@ -84,8 +84,8 @@ def _text(path: str) -> str:
 
 
 def commit() -> str | None:
-    """The commit this package was run from, with a + when files had changed; None outside a repository."""
-    git, here = shutil.which("git"), Path(headway.__file__).parent
+    """The commit of this package, with a + if files were changed since; None outside a repository."""
+    git, here = shutil.which("git"), Path(__file__).parents[1]
     if git is None:
         return None
     asked = [git, "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
@@ -98,13 +98,15 @@ def append(path: Path, line: str) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        raise ConfigError(f"out={path}: it cannot be written ({error.strerror}); give a file in a folder") from None
+        raise ConfigError(
+            f"out={path}: it cannot be written ({error.strerror}); give a file in an existing, writable folder"
+        ) from None
     except OSError as error:
         raise DiskError(f"out={path}: it could not be written ({error.strerror}); free space") from None
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """The table, then what the plain figures behind the ratios are, then what to doubt."""
+    """Print the table, then the figures from which the ratios are computed, then reservations."""
     m = result["machine"]
     console.print(
         f"{m['cpu']}, {m['cores']} cores, {m['simd']}; torch {m['torch']}, python {m['python']}; "
@@ -129,7 +131,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
     behind = [row for row in result["rows"] if "loop" in row["details"]]
     if behind:
         console.print(figures(behind))
-    for text in doubts(result):
+    for text in reservations(result):
         console.print(f"note: {text}", markup=False)
 
 
@@ -138,7 +140,7 @@ def number(value: float, unit: str) -> str:
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> Table:
-    """Both sides of the ratios to the plain loop."""
+    """The figures of headway and of the plain loop, whose ratio is in the main table."""
     table = Table(box=None, pad_edge=False)
     fma = all(row["details"].get("fma_gflops") for row in rows)  # older records have none
     of, field = ("FMA peak", "share_of_fma_peak") if fma else ("matrix product", "share_of_peak")
@@ -146,38 +148,40 @@ def figures(rows: Sequence[dict[str, Any]]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="left" if not heading else "right")
     for row in rows:
-        for who in ("loop", "headway"):
-            d = row["details"][who]
+        for side in ("loop", "headway"):
+            d = row["details"][side]
             table.add_row(
-                f"{row['name']} {who}", f"{d['seconds_per_round']:.3f}", f"{d['samples_per_second']:,.0f}",
+                f"{row['name']} {side}", f"{d['seconds_per_round']:.3f}", f"{d['samples_per_second']:,.0f}",
                 f"{100 * d[field]:.0f} %", f"{d['cpu_seconds_per_round']:.3f}",
                 f"{d['faults_per_round']:,.0f}", f"{d['peak_mb']:.0f}", str(d["processes"]),
             )  # fmt: skip
     return table
 
 
-def doubts(result: dict[str, Any]) -> list[str]:
-    """What makes the figures less than they seem."""
-    said = []
+def reservations(result: dict[str, Any]) -> list[str]:
+    """Notes on how to read the figures, and on circumstances that make them less reliable."""
+    notes = []
     if measured := [row["details"] for row in result["rows"] if "peak_gflops" in row["details"]]:
-        said.append(about_peaks(measured))
+        notes.append(about_peaks(measured))
     if any(row["details"].get("headway", {}).get("layout", "").endswith(NATIVE) for row in result["rows"]):
-        said.append("shares of the peak count a dense backward pass; native code leaves out the zeros behind max pools")
+        notes.append("shares of the peak count a dense backward pass; native code skips the zeros after max pools")
     if result["data"] == "random":
-        said.append("CIFAR-10 could not be loaded; random images of the same shape stood in")
+        notes.append("CIFAR-10 could not be loaded; random images of the same shape were used instead")
     worst = max((load for row in result["rows"] for load in _loads(row["details"])), default=0.0)
     if worst > DISTURBED:
-        said.append(f"other programs held up to {100 * worst:.0f} % of the cores during a turn; run it again when idle")
-    return said
+        notes.append(
+            f"other programs used up to {100 * worst:.0f} % of the cores during a turn; run it again on an idle machine"
+        )
+    return notes
 
 
 def about_peaks(measured: Sequence[dict[str, Any]]) -> str:
-    """What the shares are of, in one sentence."""
+    """One sentence on the peak to which the shares refer."""
     product = max(d["peak_gflops"] for d in measured)
     fma = [d.get("fma_gflops") for d in measured]
     if not all(fma):
         why = next((d["fma_missing"] for d in measured if d.get("fma_missing")), "this record has none")
-        return f"shares are of the best matrix product, {product:.0f} GFLOP/s, for want of the FMA peak: {why}"
+        return f"shares are of the best matrix product, {product:.0f} GFLOP/s, as the FMA peak is not known: {why}"
     best = max(filter(None, fma))
     return (
         f"the FMA peak is {best:.0f} GFLOP/s, multiply-adds in registers on all cores; "

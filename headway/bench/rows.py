@@ -1,4 +1,4 @@
-"""The rows of the table: which subjects take turns for it, what is read off them, and what is wanted."""
+"""The rows of the table: the subjects to measure, the figures computed from them, and their targets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headway.bench.runner import PYTHON, Measured, Say, alternate, ratio, same_p
 from headway.bench.workloads import WORKLOADS
 from headway.models.net import COMPILED
 
-METHODS = {  # gmv before its memory is in use, then at work, with the features training saw and with a pass of its own
+METHODS = {  # gmv during its warm-up; then active, with the features of the last epoch, and with a pass of its own
     "scaffold": 1.10, "fedprox": 1.10, "moon": 1.8, "fedetf": 1.08, "gmv": 1.10,
     "gmv(warmup=1,collect=last_epoch)": 1.10, "gmv(warmup=1)": 1.10,
 }  # fmt: skip
 LOOP = {"w1": 0.67, "w2": 0.82, "w3": 0.62}
-COMPILED_LOOP = LOOP | {"w2": 0.70}  # where torch.compile pays
+COMPILED_LOOP = LOOP | {"w2": 0.70}  # with torch.compile
 CLIENTS = (100, 1000, 10_000, 100_000)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a figure, what it should be, and where it comes from."""
+    """One row: a figure, its target, and the measurements it is computed from."""
 
     name: str
     about: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class How:
-    """What every group of rows is told."""
+    """The options of a measurement, the same for every group of rows."""
 
     repeats: int
     data: str = "cifar10"
@@ -61,24 +61,24 @@ class How:
 
 
 def against_loop(name: str, how: How) -> list[Row]:
-    """Seconds a round against the plain loop's; for W3 the memory of all its processes as well."""
+    """Seconds per round divided by the plain loop's; for W3 also the memory of all processes."""
     loop, ours, peak = (f"anchor:{name}", f"headway:{name}:fedavg", "peak")
     alone = f"anchor:{name}:1"
     found = how.alternate(loop, ours, alone, peak)
     cores = found[loop].about["threads"]
-    best = min(found[loop], found[alone], key=lambda m: m.per_round)  # threads may get in each other's way
+    best = min(found[loop], found[alone], key=lambda m: m.per_round)  # several threads may be slower than one
     flop = found[loop].about["flop_per_sample"]
     details = peaks(found[peak]) | {"mflop_per_sample": flop / 1e6, "data": found[ours].about["data"]}
-    for label, who in (("loop", best), ("headway", found[ours])):
-        details[label] = who.record() | shares(who.samples_per_second, flop, details)
+    for label, side in (("loop", best), ("headway", found[ours])):
+        details[label] = side.record() | shares(side.samples_per_second, flop, details)
     threads = f"{best.about['threads']} thread{'s' if best.about['threads'] > 1 else ''}"
     against = f"s/round ({found[ours].about['layout']}) against the plain loop at its best, {threads}"
     about = f"{WORKLOADS[name].about}: {against}"
     target = (COMPILED_LOOP if found[ours].about["layout"].endswith(COMPILED) else LOOP)[name]
     rows = [Row(name, about, ratio(found[ours], best), target, details=details)]
     floor = found[alone].per_round / cores / best.per_round
-    told = f"{cores} one-thread loops without any federated work, channels first: what processes could reach here"
-    rows.append(Row(f"{name} floor", told, floor))
+    about = f"{cores} one-thread loops without any federated work, channels first: what processes could reach here"
+    rows.append(Row(f"{name} floor", about, floor))
     ready = found[ours].about["workers_ready"]
     rows.append(Row(f"{name} workers", "from asking for workers until all of them answer", ready, 2.0, unit="s"))
     if name == "w3":
@@ -88,7 +88,7 @@ def against_loop(name: str, how: How) -> list[Row]:
 
 
 def peaks(measured: Measured) -> dict[str, Any]:
-    """The best matrix product, as in older records, and the FMA peak with the reason where there is none."""
+    """The best matrix product, as in older records, and the FMA peak, or the reason why it is missing."""
     missing = measured.about["fma_missing"]
     return {
         "peak_gflops": measured.median("gflops"),
@@ -105,7 +105,7 @@ def shares(samples_per_second: float, flop_per_sample: float, known: dict[str, A
 
 
 def methods(how: How) -> list[Row]:
-    """What a method adds to FedAvg's round on W2."""
+    """The time of a round of other methods on W2 divided by FedAvg's."""
     found = how.alternate(*(f"headway:w2:{recipe}" for recipe in ("fedavg", *METHODS)))
     base = found["headway:w2:fedavg"]
     return [
@@ -117,7 +117,7 @@ def methods(how: How) -> list[Row]:
 
 
 def heads(how: How) -> list[Row]:
-    """Ten epochs of the head alone: features computed once, against every time."""
+    """Ten epochs of the head alone: how much faster it is to compute the features only once."""
     about = {
         "fedrep": "ten head epochs, ResNet20: times faster than without cached features",
         "fedetf": "stages A and B five times, one epoch each: times faster than without cached features",
@@ -131,7 +131,7 @@ def heads(how: How) -> list[Row]:
 
 
 def ccvr(how: How) -> list[Row]:
-    """The calibration, without the 20 s that the retraining may take, against one pass over the data."""
+    """The time of the calibration; the limit is 1.5 passes over the data, and 20 s for the retraining."""
     passed, ours = how.alternate("forward", "ccvr", watched=False).values()
     limit = 1.5 * passed.per_round + 20
     about = f"20 clients, ResNet20, M_c=2000, 100 epochs; limit: 1.5 x one pass ({passed.per_round:.1f} s) + 20 s"
@@ -140,7 +140,7 @@ def ccvr(how: How) -> list[Row]:
 
 
 def growth(how: How) -> list[Row]:
-    """Time and memory of a round while the federation grows and its participants stay ten."""
+    """Time and memory of a round with ten participants, for a growing number of clients."""
     found = dict(zip(CLIENTS, how.alternate(*(f"growth:{n}" for n in CLIENTS)).values(), strict=True))
     first = found[CLIENTS[0]]
     rows = []
@@ -157,14 +157,14 @@ def growth(how: How) -> list[Row]:
 
 
 def start(how: How) -> list[Row]:
-    """From the start of the process to the first line that tells of the run."""
+    """The time from the start of the process to the first line of progress."""
     seconds = [first_line(how) for _ in range(how.repeats)]
     about = "`headway run fedavg --data digits`, from process start to the first progress line"
     return [Row("start", about, statistics.median(seconds), 3.0, unit="s", details={"turns": seconds})]
 
 
 def first_line(how: How) -> float:
-    call = [*PYTHON, "-c", "from headway.cli import main; main()", "run", "fedavg", "--data", "digits"]
+    call = [*PYTHON, "-c", "from headway.cli.app import main; main()", "run", "fedavg", "--data", "digits"]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = subprocess.Popen(  # noqa: S603  this very interpreter and package

@@ -1,4 +1,4 @@
-"""Subjects side by side: each in its own process, one at work at a time, turn by turn, so that drift hits all alike."""
+"""Measuring subjects against each other: each in its own process, in alternating turns, so that drift affects all."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import headway
 from headway.bench.memory import PeakMemory
 
-PYTHON = (sys.executable, "-P")  # -P: a folder named headway where the user stands is not the package
-DISTURBED = 0.1  # others on the machine held more than this share of its cores
+PYTHON = (sys.executable, "-P")  # -P: do not import from the working directory, which may have a folder named headway
+DISTURBED = 0.1  # a turn is disturbed if other programs used more than this share of the cores
 Say = Callable[[str], None]
 
 
 def same_package() -> dict[str, str]:
-    """The environment in which a new process finds the headway that is running here, installed or not."""
-    here = str(Path(headway.__file__).parent.parent)
+    """The environment in which a new process imports the same headway as this one, installed or not."""
+    here = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one subject's turns gave. Every figure is the median over its turns."""
+    """The measurements of one subject. Every figure is the median over its turns."""
 
     name: str
     about: dict[str, Any]
     turns: Sequence[dict[str, Any]]
     peak_bytes: int = 0  # from the start of the process on
-    round_bytes: int = 0  # during rounds: reading the data may take more for a moment
+    round_bytes: int = 0  # during rounds only, as reading the data may need more
 
     def median(self, field: str) -> float:
-        """Of a field as a turn reports it."""
+        """The median of a field of the turns."""
         return statistics.median(turn[field] for turn in self.turns)
 
     @property
     def per_round(self) -> float:
-        """Seconds."""
+        """Seconds per round."""
         return statistics.median(turn["seconds"] / turn["rounds"] for turn in self.turns)
 
     @property
     def faults(self) -> float:
-        """Page faults a round."""
+        """Page faults per round."""
         return statistics.median(turn["faults"] / turn["rounds"] for turn in self.turns)
 
     @property
@@ -58,11 +57,11 @@ class Measured:
 
     @property
     def foreign(self) -> float:
-        """The largest share of the cores that others held during a turn."""
+        """The largest share of the cores that other programs used during a turn."""
         return max(float(turn["foreign"]) for turn in self.turns)
 
     def record(self) -> dict[str, Any]:
-        """For JSON: the medians, and every turn's seconds a round."""
+        """For JSON: the medians, and the seconds per round of every turn."""
         return {
             "seconds_per_round": self.per_round,
             "samples_per_second": self.samples_per_second,
@@ -77,13 +76,13 @@ class Measured:
 
 
 def ratio(ours: Measured, theirs: Measured) -> float:
-    """Seconds a round of one over another's: medians of turns that alternated."""
+    """Seconds per round of one subject divided by another's."""
     return ours.per_round / theirs.per_round
 
 
 @dataclass
 class Live:
-    """A subject's process."""
+    """The process of a subject."""
 
     name: str
     data: str
@@ -97,8 +96,8 @@ class Live:
             [*PYTHON, "-m", "headway.bench.subject", self.name, self.data, self.workers],
             env=same_package(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
-        self.opening, self.memory = PeakMemory(self.process.pid), PeakMemory(self.process.pid)
-        with self.opening.watching():
+        self.start_memory, self.memory = PeakMemory(self.process.pid), PeakMemory(self.process.pid)
+        with self.start_memory.watching():
             self.about = self._answer()
         return self
 
@@ -121,7 +120,7 @@ class Live:
         return self._answer()
 
     def watched_turn(self) -> None:
-        """A turn that warms up or ends: its memory counts, its time does not."""
+        """A turn before or after the timed ones, in which memory is measured and time is not."""
         with self.memory.watching():
             self.turn()
 
@@ -136,26 +135,30 @@ class Live:
 
     def measured(self, chosen: Sequence[int]) -> Measured:
         turns, during = [self.turns[i] for i in chosen], self.memory.peak
-        return Measured(self.name, self.about, turns, max(self.opening.peak, during), during)
+        return Measured(self.name, self.about, turns, max(self.start_memory.peak, during), during)
 
 
 def alternate(
     names: Sequence[str], repeats: int, *, data: str, workers: str, say: Say, watched: bool = True
 ) -> dict[str, Measured]:
-    """Every subject's turns, a, b, a, b, ...; cycles that others disturbed are tried again, as many times at most."""
+    """The measurements of all subjects in alternating turns, a, b, a, b, ....
+
+    A cycle that other programs disturbed is repeated; there are at most twice as many cycles as `repeats`.
+    """
     with ExitStack() as stack:
         say(f"starting {', '.join(names)}")
         live = [stack.enter_context(Live(name, data, workers)) for name in names]
         if watched:
             for one in live:
                 one.watched_turn()
-        disturbed: list[float] = []  # what others held, cycle by cycle
+        disturbed: list[float] = []  # share of the cores that other programs used, by cycle
         while sum(share <= DISTURBED for share in disturbed) < repeats and len(disturbed) < 2 * repeats:
             for one in live:
                 one.turns.append(one.turn())
             disturbed.append(max(one.turns[-1]["foreign"] for one in live))
             shown = ", ".join(f"{one.name} {one.turns[-1]['seconds'] / one.turns[-1]['rounds']:.3g} s" for one in live)
-            say(f"cycle {len(disturbed)} of {repeats}: {shown}; others held {100 * disturbed[-1]:.0f} % of the cores")
+            others = f"other programs used {100 * disturbed[-1]:.0f} % of the cores"
+            say(f"cycle {len(disturbed)} of {repeats}: {shown}; {others}")
         if watched:
             for one in live:
                 one.watched_turn()
@@ -163,5 +166,5 @@ def alternate(
 
 
 def quietest(disturbed: Sequence[float], repeats: int) -> list[int]:
-    """The cycles to count: as many as asked for, the least disturbed, in the order they ran."""
+    """The least disturbed cycles, `repeats` of them, in the order in which they ran."""
     return sorted(sorted(range(len(disturbed)), key=lambda i: disturbed[i])[:repeats])

@@ -1,8 +1,8 @@
-"""One subject in a fresh process: it gets ready, says so, and does one turn of work each time it is told to.
+"""A subject of the benchmark in a process of its own: it prepares, reports, and does one turn of work per request.
 
     python -m headway.bench.subject headway:w1:fedavg
 
-It speaks JSON lines on standard output and reads `go` lines; the end of its input ends it.
+It writes JSON lines to standard output and reads `go` lines from standard input; it exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from typing import Any, Protocol
 
 import torch
 
-from headway import rounds
+from headway.base.machine import cores
+from headway.base.names import in_body
 from headway.bench import anchor, peak
 from headway.bench.memory import used
 from headway.bench.workloads import WORKLOADS, growing_task, images, plain_model, task_of, uncached
-from headway.client import first_client, personal_net
+from headway.core.phase import Phase
 from headway.data import Dataset
-from headway.engine import ClientStore, PoolEngine
-from headway.engine.choice import engine_for, set_threads
-from headway.engine.memory import keep_freed_memory
-from headway.experiment import Options
-from headway.local import Phase, in_body
-from headway.machine import cores
+from headway.engines import ClientStore, PoolEngine
+from headway.engines.choice import engine_for, set_threads
+from headway.engines.memory import keep_freed_memory
+from headway.engines.options import EngineOptions
 from headway.methods import recipe as parse
-from headway.task import Task
-from headway.tuning import layout_for
+from headway.training import rounds
+from headway.training.client import first_client, personal_net
+from headway.training.task import Task
+from headway.training.tuning import layout_for
 
-HEAD_CLIENTS = 4  # enough clients for a steady time; each does the same work
-HEAD_RECIPES = {  # ten epochs of the head alone, under a body at rest
+HEAD_CLIENTS = 4  # enough clients for a stable time; all do the same work
+HEAD_RECIPES = {  # ten epochs of the head alone, with a fixed body
     "fedrep": "fedrep(head_epochs=10)",
     "fedetf": "fedetf+algorithm2(turns=5, epochs=1)",
 }
@@ -44,17 +45,17 @@ GEMM, GEMM_TIMES = 1536, 16
 
 @dataclass(frozen=True)
 class Work:
-    """What a turn did, for the clock to be divided by."""
+    """The amount of work of a turn, by which its time is divided."""
 
     rounds: int = 1
     steps: int = 0
     samples: int = 0
-    gflops: float = 0.0  # of the best matrix product
+    gflops: float = 0.0  # GFLOP/s of the best matrix product
     fma_gflops: float | None = None
 
 
 class Subject(Protocol):
-    """Something to time. `about` is what is known of it beforehand."""
+    """Something to time. `about` describes it and is known before the first turn."""
 
     about: dict[str, Any]
 
@@ -63,13 +64,13 @@ class Subject(Protocol):
     def close(self) -> None: ...
 
 
-class Quiet:
-    """A subject without anything to do before and after a turn."""
+class NoSetup:
+    """Base of subjects that have nothing to do before and after a turn."""
 
     about: dict[str, Any]
 
     def ready(self) -> None:
-        """Called before the clock starts."""
+        """Called before each turn, outside the measured time."""
 
     def close(self) -> None:
         """Called at the end."""
@@ -79,11 +80,13 @@ class Rounds:
     """Rounds as `headway run` makes them, without evaluation, checkpoints or files."""
 
     def __init__(self, recipe: str, task: Task, workers: int | None, turns: int):
-        set_threads(Options())
+        set_threads(EngineOptions())
         task = task.in_layout(layout_for(task))  # as `headway run --tune`
         self.recipe, self.task, self.per_turn = parse(recipe), task, turns
         began = time.perf_counter()
-        self.engine = engine_for(self.recipe, task, Options(workers=workers), ClientStore(), lambda done, total: None)
+        self.engine = engine_for(
+            self.recipe, task, EngineOptions(workers=workers), ClientStore(), lambda done, total: None
+        )
         if isinstance(self.engine, PoolEngine):
             self.engine.wait_for_workers()
         self.workers_ready = time.perf_counter() - began
@@ -92,7 +95,7 @@ class Rounds:
         self.about = {"processes": processes, "layout": task.layout, "workers_ready": self.workers_ready}
 
     def ready(self) -> None:
-        """Workers wait for work; there is nothing to lay out."""
+        """Nothing to prepare: the workers have started."""
 
     def turn(self) -> Work:
         steps = samples = 0
@@ -106,8 +109,8 @@ class Rounds:
         self.engine.close()
 
 
-class Anchor(Quiet):
-    """The same batches in a plain loop on all cores."""
+class Anchor(NoSetup):
+    """The same batches in a plain loop on this number of threads."""
 
     def __init__(self, name: str, data: Dataset, threads: int):
         w = WORKLOADS[name]
@@ -130,15 +133,17 @@ class Anchor(Quiet):
         return Work(self.per_turn, sum(steps for steps, _ in done), sum(samples for _, samples in done))
 
 
-class HeadOnly(Quiet):
-    """Ten epochs of what is trained while the body rests, of a few clients, one after another."""
+class HeadOnly(NoSetup):
+    """The phases of a recipe that do not train the body, ten epochs, for a few clients one after another."""
 
     def __init__(self, recipe: str, data: Dataset, cache: bool):
-        set_threads(Options())
+        set_threads(EngineOptions())
         self.recipe = parse(HEAD_RECIPES[recipe])
         task = task_of(WORKLOADS["w2"], data)
         self.task = task if cache else uncached(task)
-        made = self.recipe.personalise(1, task.lr(0)) if self.recipe.acting("personalise") else self.recipe.phases(1)
+        made = (
+            self.recipe.personalise(1, task.lr(0)) if self.recipe.acting("personalise") else self.recipe.local_phases(1)
+        )
         self.phases = [phase for phase in made if not self._moves_body(phase)]
         self.about = {"epochs": sum(phase.epochs for phase in self.phases)}
 
@@ -157,15 +162,15 @@ class HeadOnly(Quiet):
 
 
 class Calibration(Rounds):
-    """CCVR after the last round: every client surveyed, the classifier retrained on virtual features."""
+    """CCVR after the last round: a survey of every client, then retraining the classifier on virtual features."""
 
     def turn(self) -> Work:
         rounds.finish(self.server, self.recipe, self.task, self.engine)
         return Work(samples=len(self.task.dataset.y))
 
 
-class Forward(Quiet):
-    """One plain pass over the training data on all cores: what a calibration cannot do without."""
+class Forward(NoSetup):
+    """One plain pass over the training data on all cores, which every calibration needs."""
 
     def __init__(self, data: Dataset, threads: int):
         keep_freed_memory()
@@ -180,8 +185,8 @@ class Forward(Quiet):
         return Work(samples=anchor.forward(self.model, d.x, mean, std, d.scale))
 
 
-class Peak(Quiet):
-    """The machine's best on all cores: large matrix products, and multiply-adds in registers."""
+class Peak(NoSetup):
+    """The machine's peak performance on all cores: of large matrix products, and of multiply-adds in registers."""
 
     def __init__(self, threads: int):
         torch.set_num_threads(threads)
@@ -205,20 +210,20 @@ def subject(name: str, data: str, workers: int | None) -> Subject:
     `ccvr`, `forward`, `peak`.
     """
     kind, _, rest = name.partition(":")
-    hands = cores()
+    count = cores()
     if kind == "peak":
-        return Peak(hands)
-    torch.set_num_threads(1)  # a process that has run several threads cannot fork workers
+        return Peak(count)
+    torch.set_num_threads(1)  # a process in which torch has run several threads cannot fork workers
     x = images(data)
     makers: dict[str, Callable[[], Subject]] = {
-        "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or hands)),
+        "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or count)),
         "headway": lambda: federation(rest, x, workers),
-        # the same processes for every N: left to itself, a run counts stored samples, and here clients share them
-        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or hands, turns=5),
+        # the same number of processes for every N, given explicitly, as all clients share samples here
+        "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or count, turns=5),
         "cached": lambda: HeadOnly(rest, x, cache=True),
         "uncached": lambda: HeadOnly(rest, x, cache=False),
         "ccvr": lambda: Calibration(CCVR, task_of(WORKLOADS["whole"], x), workers, turns=1),
-        "forward": lambda: Forward(x, hands),
+        "forward": lambda: Forward(x, count),
     }
     made = makers[kind]()
     made.about["data"] = x.name
@@ -232,7 +237,7 @@ def federation(rest: str, data: Dataset, workers: int | None) -> Rounds:
 
 
 def timed(made: Subject) -> dict[str, Any]:
-    """One turn: its seconds, the page faults and processor time of this process and its workers, others' load."""
+    """One turn: its seconds, page faults and processor time of this process and its workers, load by other programs."""
     made.ready()
     before = used(os.getpid())
     start = time.perf_counter()

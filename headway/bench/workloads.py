@@ -1,4 +1,4 @@
-"""What is measured: three federations and one that grows, as the settings and tasks of ordinary runs."""
+"""The workloads: three federations, and one with a growing number of clients, as settings and tasks of normal runs."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from headway.base.errors import DataError
+from headway.base.tree import stream
 from headway.data import Dataset, load
 from headway.data.augment import Augment
-from headway.data.partition import Lists, Partition, draw, lists_of
-from headway.errors import DataError
+from headway.data.partitions.partition import Lists, Partition, draw, lists_of
 from headway.models import body
 from headway.models.mlp import mlp
-from headway.settings import Settings
-from headway.task import ClientData, Task, build
-from headway.tree import stream
+from headway.training.settings import Settings
+from headway.training.task import ClientData, Task, build
 
 Ints = npt.NDArray[np.int64]
-PARTICIPANTS = 10  # of the federation that grows
+PARTICIPANTS = 10  # per round, in the federation that grows
 SAMPLES_EACH = 50
 COMMON = {"data": "cifar10", "local_test": "none", "epochs": 1, "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A task to time: its settings, how many samples a client has at most, and how many rounds make a turn."""
+    """A task to time: its settings, the largest number of samples per client, and the number of rounds per turn."""
 
     name: str
     about: str
     settings: Settings
     most: int | None = None
-    rounds: int = 1  # a turn lasts a second or more, so that the clock's and the scheduler's noise is small
+    rounds: int = 1  # so many that a turn takes at least a second, to make the scheduler's noise small
 
 
 def workload(name: str, about: str, most: int | None, rounds: int, **own: Any) -> Workload:
@@ -57,7 +57,7 @@ WORKLOADS = {
 
 
 def one_hidden_layer(classes: int, shape: tuple[int, ...]) -> nn.Module:
-    """The MLP of W3; the registry's own have other widths."""
+    """The MLP of W3; the built-in ones have other widths."""
     first = mlp(shape, "none", widths=(200,))
     return nn.Sequential(*first.children(), nn.Linear(first.dim, classes))
 
@@ -72,7 +72,7 @@ def plain_model(w: Workload, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def images(name: str) -> Dataset:
-    """CIFAR-10; where it cannot be had, noise of the same shape: arithmetic costs the same whatever the pixels are."""
+    """CIFAR-10; if it cannot be loaded, noise of the same shape, which takes the same time to compute."""
     if name == "cifar10":
         try:
             return load(name)
@@ -90,14 +90,14 @@ def noise(train: int = 50_000, test: int = 10_000) -> Dataset:
 
 
 def task_of(w: Workload, data: Dataset) -> Task:
-    """The workload as a task; nobody has more samples than the workload lets them have."""
+    """The workload as a task, with the number of samples per client limited."""
     s = w.settings
     whole = draw(s.partition, data.y.numpy(), s.clients, s.seed, classes=data.classes)
     return build(s, dataset=data, partition=capped(whole, w.most, s.batch_size))
 
 
 def capped(p: Partition, most: int | None, batch: int) -> Partition:
-    """At most so many samples a client, drawn from all of its own; no last batch of one, which BatchNorm would skip."""
+    """Limit the samples per client to a random subset; avoid a last batch of one, which BatchNorm would skip."""
     if most is None:
         return p
     kept = []
@@ -111,7 +111,7 @@ def capped(p: Partition, most: int | None, batch: int) -> Partition:
 
 
 class SharedSamples(Lists):
-    """Client k has the samples from k * each on, round and round the data: who has what is computed, not stored."""
+    """Client k has `each` samples from k * each on, modulo the data set: the lists are computed and not stored."""
 
     def __init__(self, clients: int, each: int, samples: int):
         super().__init__(np.empty(0, dtype=np.int64), np.arange(clients + 1, dtype=np.int64) * each)
@@ -122,19 +122,19 @@ class SharedSamples(Lists):
 
 
 def growing_task(clients: int, data: Dataset) -> Task:
-    """Ten participants, however many clients there are."""
+    """A task with ten participants per round, for any number of clients."""
     s = Settings(
         **COMMON, model="mcmahan_cnn", batch_size=10, clients=clients, sampling=PARTICIPANTS / clients,
         partition="iid",
     )  # fmt: skip
-    nobody = Partition("shared", 0, np.empty(0, dtype=np.int64), np.zeros(clients + 1, dtype=np.int64), 10, "", {})
-    task = build(s, dataset=data, partition=nobody)
+    empty = Partition("shared", 0, np.empty(0, dtype=np.int64), np.zeros(clients + 1, dtype=np.int64), 10, "", {})
+    task = build(s, dataset=data, partition=empty)
     parts = SharedSamples(clients, SAMPLES_EACH, len(data.y))
     return replace(task, data=ClientData(task.data.x, task.data.y, parts))
 
 
 class Unchanged(Augment):
-    """An augmentation that leaves every image alone: with it on, a phase may not compute its features once."""
+    """An augmentation without effect; with it, a phase may not compute its features once and reuse them."""
 
     def __bool__(self) -> bool:
         return True

@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from headway.errors import ConfigError, nearest
+from headway.base.errors import ConfigError, nearest
+from headway.base.lazy import F, Tensor, torch
 
 TAKES = {"none": None, "flip": None, "crop": "pixels", "cutout": "pixels", "rotate": "degrees"}
 EXAMPLE = {"crop": "crop(4)", "cutout": "cutout(16)", "rotate": "rotate(15)"}

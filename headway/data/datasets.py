@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from headway.data import fetch, prepared
-from headway.data.archive_sets import SETS
+from headway.base.cache import cache_dir
+from headway.base.errors import DataError, nearest
 from headway.data.arrays import Dataset
-from headway.data.catalogue import CONTENT, DATASETS, Entry
 from headway.data.files import is_path, load_path
-from headway.data.sources import LOADERS, Places, digits
-from headway.errors import DataError, nearest
+from headway.data.sources import download as fetch
+from headway.data.sources import prepared
+from headway.data.sources.archive_sets import SETS
+from headway.data.sources.catalogue import CONTENT, DATASETS, REGISTERED, Entry
+from headway.data.sources.registries import LOADERS, Places, digits
 
 __all__ = ["DATASETS", "Entry", "load"]
 
@@ -28,6 +31,8 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
         if is_path(name):
             return load_path(name)
         raise DataError(f"data '{name}' is neither a known data set nor an existing path: {nearest(name, DATASETS)}")
+    if name in REGISTERED:
+        return load_registered(name)
     if name == "digits":
         return digits()
     folders = [source, os.environ.get("HEADWAY_DATA")]
@@ -35,8 +40,23 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
     for folder in named:
         if not folder.is_dir():
             raise DataError(f"{folder} (HEADWAY_DATA) is no folder: name the folder that holds {name}, or unset it")
-    places = Places(name, fetch.cache_dir(cache), named)
+    places = Places(name, cache_dir(cache), named)
     return load_archive(places) if name in SETS else load_known(places)
+
+
+def load_registered(name: str) -> Dataset:
+    """What the user's own function gives, under the name it was registered by."""
+    try:
+        data = REGISTERED[name]()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"data '{name}': its function fails ({type(error).__name__}: {error}); mend the registered function"
+        ) from error
+    if not isinstance(data, Dataset):
+        raise DataError(f"data '{name}': its function returns a {type(data).__name__}; return a headway.Dataset")
+    return replace(data, name=name)
 
 
 def load_known(places: Places) -> Dataset:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.archives import MAX_BYTES
-from headway.data.arrays import Dataset
-from headway.data.build import build
-from headway.data.formats import decode
-from headway.errors import DataError, nearest
+from headway.base.errors import DataError, nearest
+from headway.data.arrays import Dataset, build
+from headway.data.sources.archives import MAX_BYTES
+from headway.data.sources.formats import decode
+from headway.data.tables import table
 
 Array = NDArray[Any]
 MAGIC, SAVE = b"\x93NUMPY", "np.savez(path, x=..., y=...)"
@@ -62,8 +62,6 @@ def read(path: Path, column: str | None) -> Dataset:
     if suffix == ".npz":
         return npz(path)
     if suffix in TABLES:
-        from headway.data.tables import table
-
         return table(path, column)
     raise DataError(f"data '{path}' ends in '{suffix}': give .npz, .csv, .parquet or a folder of images")
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.arrays import Dataset
-from headway.data.build import MISSING, build, nameless
-from headway.errors import DataError, nearest
+from headway.base.errors import DataError, nearest
+from headway.data.arrays import Dataset, build
+from headway.data.checks import MISSING, nameless
 
 Array = NDArray[Any]
 LABELS = ("label", "class", "target", "y")

@@ -1,8 +1,14 @@
-"""The registry: the pieces in the order of their slots, and the names that stand for a sum of pieces."""
+"""The methods: one file a paper, with the head it brings; here the registry of pieces and of names for sums of them.
+
+May import core, models, data and base. Everything above asks the registry and names no method.
+"""
 
 from __future__ import annotations
 
-from headway.grammar import Registry
+from headway.core.compatibility import is_frozen
+from headway.core.piece import Piece
+from headway.core.recipe import Recipe
+from headway.core.registry import Registry
 from headway.methods.algorithm2 import Algorithm2
 from headway.methods.babu import Babu
 from headway.methods.balanced import Balanced
@@ -48,7 +54,6 @@ from headway.methods.restricted import Restricted
 from headway.methods.scaffold import Scaffold
 from headway.methods.sphere import Sphere
 from headway.methods.spread import Spread
-from headway.recipes import Recipe
 
 REGISTRY = Registry(
     pieces=[
@@ -98,8 +103,30 @@ REGISTRY = Registry(
         "alg2": "algorithm2",
     },
     default_base=FedAvg,
-    company={"perfedavg": lambda p: OneStep(lr=getattr(p, "alpha", None))},
+    implied={"perfedavg": lambda p: OneStep(lr=getattr(p, "alpha", None))},
 )  # fmt: skip
+
+
+def _find_installed() -> None:
+    """Register what installed packages bring (plugins.py), the first time that a name is not known here."""
+    from headway.methods.plugins import load_entry_points  # it imports this module
+
+    load_entry_points()
+
+
+REGISTRY.find_more = _find_installed
+
+
+def calibration_bound(recipe: Recipe) -> Piece:
+    """What a recipe's calibration cannot beat: the same retraining on real features."""
+    return Oracle.bound_of(recipe)
+
+
+def virtual_calibration(recipe: Recipe, shares_head: bool) -> tuple[Piece, Piece]:
+    """The calibration on virtual features that fits a recipe, and its bound on real ones."""
+    start = "server" if shares_head else "mean_of_personal"
+    virtual = CCVR(replace_head=is_frozen(recipe), global_head=start)
+    return virtual, Oracle(replace_head=is_frozen(recipe), global_head=start)
 
 
 def recipe(text: str) -> Recipe:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from headway.errors import RecipeError
-from headway.local import Phase, everything, in_body
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
+from headway.base.errors import RecipeError
+from headway.core import Phase, Piece, Setup, Step, in_body, setting
 
 BETA, V = "head.scale", "head.weight"
 
@@ -28,19 +23,20 @@ class Algorithm2(Piece):
     """
 
     name, slot, paper = "algorithm2", "personal", "li2023fedetf"
-    also = {"t_p": "turns", "e": "epochs"}  # noqa: RUF012
-    turns: int = setting(20, "T_p, turns of stages A and B", ge=0)
-    epochs: int = setting(3, "E of every stage", ge=1)
+    turns: int = setting(20, "T_p, turns of stages A and B", ge=0, also="t_p")
+    epochs: int = setting(3, "E of every stage", ge=1, also="e")
     lr_v: float = setting(0.1, "learning rate of stage A", gt=0)
     lr_p: float = setting(0.05, "learning rate of stage B", gt=0)
     compat: bool = setting(False, "follow the official code instead of the paper")
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        if recipe.head().get("weights") != "frozen_etf" or recipe.head().get("feat") != "proj+l2":
+    def check(self, setup: Setup) -> list[str]:
+        head = setup.recipe.head()
+        if head.get("weights") != "frozen_etf" or head.get("feat") != "proj+l2":
             raise RecipeError(
-                f"{recipe.names}: algorithm2 finetunes FedETF's projection and classifier in turn and this recipe has "
-                f"neither; use it with fedetf, or use ft"
+                f"{setup.recipe.names}: algorithm2 finetunes the projection and classifier of FedETF in turn and this "
+                f"recipe has neither; use it with fedetf, or use ft"
             )
+        return []
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
         E = self.epochs
@@ -51,9 +47,9 @@ class Algorithm2(Piece):
             stages = [Phase(E, trains=lambda n: in_body(n) or n == BETA, loss="ce", stage="0")]
         for turn in range(1, self.turns + 1):
             stages += [
-                Phase(E, trains=lambda n: n in (V, beta), rate=self.lr_v, plain=everything, thaws=lambda n: n == V,
-                      loss="ce", awake=self.compat, stage=f"A{turn}"),
-                Phase(E, trains=lambda n: projection(n) or n == beta, rate=self.lr_p, momentum=0.9, weight_decay=5e-4,
-                      loss="ce", awake=self.compat, stage=f"B{turn}"),
+                Phase(E, trains=lambda n: n in (V, beta), step=lambda s, n: Step(self.lr_v, momentum=0.0, decay=0.0),
+                      thaws=lambda n: n == V, loss="ce", train_mode=self.compat, stage=f"A{turn}"),
+                Phase(E, trains=lambda n: projection(n) or n == beta, loss="ce", train_mode=self.compat,
+                      step=lambda s, n: Step(self.lr_p, momentum=0.9, decay=5e-4), stage=f"B{turn}"),
             ]  # fmt: skip
         return stages

@@ -1,8 +1,8 @@
 """FedBABU: Towards Enhanced Representation for Federated Image Classification (Oh et al., 2022)."""
 
-from typing import Any
+from __future__ import annotations
 
-from headway.piece import Piece
+from headway.core import Note, Piece
 
 
 class Babu(Piece):
@@ -10,5 +10,5 @@ class Babu(Piece):
 
     name, slot, paper = "babu", "head", "oh2022fedbabu"
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Note:
         return {"weights": "frozen_random"}

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from headway.calibration import open_head, retrain, tukey, which_head
-from headway.moments import Moments
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.models.net import Net
+from headway.core import Net, Note, Piece, Setup, Tensor, setting, torch
+from headway.methods.parts.calibration import check_calibration, needs, open_head, retrain, which_head
+from headway.models.moments import Moments
+from headway.models.transforms import tukey
 
 
 @dataclass(frozen=True)
@@ -25,9 +19,8 @@ class CCVR(Piece):
     seeds of `headway reproduce ccvr/table2`, FedAvg at alpha 0.1: 39.6 and 39.4 % without it, 38.6 and 38.8 with it).
     """
 
-    name, slot, paper, needs_server = "ccvr", "calib", "luo2021ccvr", True
-    also = {"m": "per_class"}  # noqa: RUF012
-    per_class: int = setting(100, "M_c, virtual features a class", ge=1)
+    name, slot, paper = "ccvr", "calib", "luo2021ccvr"
+    per_class: int = setting(100, "M_c, virtual features a class", ge=1, also="m")
     proportional: bool = setting(False, "M_c in proportion to N_c, C * per_class in all")
     diag: bool = setting(False, "variances alone instead of the covariance")
     power: float = setting(0.5, "lambda of Tukey's transform; 0 is the logarithm", ge=0)
@@ -37,12 +30,21 @@ class CCVR(Piece):
     epochs: int = setting(100, "epochs of the retraining", ge=1)
     global_head: str = which_head()
 
-    def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:  # Eq. (2), on e = what the classifier sees
+    def requires(self) -> set[str]:
+        return needs(self.global_head)
+
+    def provides(self) -> set[str]:
+        return {"same classifier"} if self.transform == "none" else set()
+
+    def check(self, setup: Setup) -> list[str]:
+        return check_calibration(self, setup.recipe, self.global_head, self.replace_head)
+
+    def survey(self, net: Net, x: Tensor, y: Tensor) -> Note:  # Eq. (2), on e = what the classifier sees
         e = net.embedding_of(x)  # [n_k, d]
         e = tukey(e, self.power) if self.transform == "stats" else e
         return {str(c): Moments.of(e[y == c]) for c in y.unique().tolist()}
 
-    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
+    def calibrate(self, net: Net, surveys: Iterable[Note], rng: torch.Generator) -> Net:
         so_far: dict[str, Moments] = {}
         for survey in surveys:  # Eqs. (3), (4), client after client: pooling is exact in any grouping
             so_far |= {c: Moments.pool([so_far[c], m]) if c in so_far else m for c, m in survey.items()}

@@ -1,32 +1,38 @@
 """Ditto: Fair and Robust Federated Learning Through Personalization (Li et al., 2021)."""
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-from headway.local import Local
-from headway.piece import Piece, setting
-from headway.tree import Tree
+from dataclasses import dataclass
+
+from headway.core import Local, Note, Piece, Tree, setting
+from headway.methods.prox import Prox
 
 
 @dataclass(frozen=True)
 class Ditto(Piece):
     """Beside the federation each client trains a model of its own, v_k, pulled to the model it received."""
 
-    name, slot, paper, needs_server = "ditto", "personal", "li2021ditto", True
-    also = {"lambda": "pull"}  # noqa: RUF012
-    pull: float = setting(0.75, "lambda", ge=0)
+    name, slot, paper = "ditto", "personal", "li2021ditto"
+    pull: float = setting(0.75, "lambda", ge=0, also="lambda")
     plain_sgd: bool = setting(False, "v without momentum and weight decay, as FedETF's code runs it")
 
-    def init_client(self, w: Tree) -> dict[str, Any]:
+    def requires(self) -> set[str]:
+        return {"server"}
+
+    def provides(self) -> set[str]:
+        return {"own model"}
+
+    def init_client(self, w: Tree) -> Note:
         return {"v": w}
 
-    def prepare(self, local: Local) -> dict[str, Any]:  # before w trains: what v does not hold yet starts as received
+    def prepare(self, local: Local) -> Note:  # before w trains: what v does not hold yet starts as received
         return {"received": local.net.params().copy() | local.net.stats()}
 
-    def report(self, w: Tree, local: Local) -> tuple[dict[str, Any], dict[str, Any]]:
+    def report(self, w: Tree, local: Local) -> tuple[Note, Note]:
         start = local.ready["received"] | local.kept["v"]
-        return {}, {"v": local.fit(start, self.pull, self.plain_sgd)}  # v <- v - eta (grad f(v) + lambda (v - w^t))
+        v = local.fit(start, Prox(self.pull, self.plain_sgd))  # v <- v - eta (grad f(v) + lambda (v - w^t))
+        return {}, {"v": v}
 
-    def own_model(self, kept: dict[str, Any]) -> Tree:
-        v: Tree = kept.get("v", Tree())
+    def evaluated(self, w: Tree, kept: Note) -> Tree:  # a client predicts with v_k
+        v: Tree = kept["v"]
         return v

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from torch import Tensor
-
-from headway.errors import RecipeError
-from headway.local import Batch, Local
-from headway.piece import Piece
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
+from headway.base.errors import RecipeError
+from headway.core import Batch, Local, Piece, Setup, Tensor
 
 
 class DotReg(Piece):
@@ -19,13 +11,14 @@ class DotReg(Piece):
 
     name, slot, paper = "dotreg", "loss", "yang2022dotreg"
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        head = recipe.head()
+    def check(self, setup: Setup) -> list[str]:
+        head = setup.recipe.head()
         if head.get("weights") not in ("frozen_etf", "frozen_orth") or head.get("feat", "id") == "id":
             raise RecipeError(
-                f"{recipe.names}: dotreg needs unit features and a frozen unit classifier and this head has not both; "
-                f"use it with etfproj or sphere"
+                f"{setup.recipe.names}: dotreg needs unit features and a frozen unit classifier and this head has not "
+                f"both; use it with etfproj or sphere"
             )
+        return []
 
     def criterion(self, batch: Batch, local: Local) -> Tensor:  # 1/2 (v_y . e - 1)^2
         head = local.net.head

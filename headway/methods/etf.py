@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from headway.errors import WidthError
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
+from headway.base.errors import WidthError
+from headway.core import Note, Piece, Setup, setting
+from headway.methods.parts.logits import bounded_logits
 
 
 @dataclass(frozen=True)
@@ -17,15 +14,16 @@ class ETF(Piece):
     """A fixed simplex classifier for everybody. The paper never defines beta_E; here it is every row's norm."""
 
     name, slot, paper = "etf", "head", "huang2023etf"
-    also = {"beta_e": "scale"}  # noqa: RUF012
-    scale: float = setting(1.0, "beta_E, the norm of every class vector", gt=0)
+    scale: float = setting(1.0, "beta_E, the norm of every class vector", gt=0, also="beta_e")
 
-    def head(self) -> dict[str, Any]:  # z_c = beta_E v_c . h, v_c frozen
+    def head(self) -> Note:  # z_c = beta_E v_c . h, v_c frozen
         return {"weights": "frozen_etf", "wnorm": "unit", "scale": self.scale, "bias": False}
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        if dim < classes - 1:
+    def check(self, setup: Setup) -> list[str]:
+        d, C = setup.dim, setup.classes
+        if d < C - 1:
             raise WidthError(
-                f"etf: {classes} classes need at least {classes - 1} features and the body gives {dim}; "
+                f"etf: {C} classes need at least {C - 1} features and the body gives {d}; "
                 f"use `etfproj`, which projects first, or a wider body"
             )
+        return bounded_logits(setup.recipe)

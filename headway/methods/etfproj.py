@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from headway.errors import WidthError
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
+from headway.base.errors import WidthError
+from headway.core import Note, Piece, Setup, setting
 
 
 @dataclass(frozen=True)
@@ -23,16 +19,16 @@ class ETFProj(Piece):
     beta: float = setting(1.0, "beta at the start, and to the end if fixed", gt=0)
     project: bool = setting(True, "false: unit features meet the ETF directly (Table 4)")
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Note:
         learnable = self.temperature == "learnable"
         beta = {"scale": "learnable", "scale_start": self.beta} if learnable else {"scale": self.beta}
         spec = {"weights": "frozen_etf", "wnorm": "unit", "bias": False} | beta
         return spec | ({"feat": "proj+l2", "proj_dim": self.d} if self.project else {"feat": "l2"})
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        d = (self.d or classes) if self.project else dim
-        if d < classes - 1:
+    def check(self, setup: Setup) -> list[str]:
+        C = setup.classes
+        d = (self.d or C) if self.project else setup.dim
+        if d < C - 1:
             fix = "leave d out" if self.project else "use project=true, or a wider body"
-            raise WidthError(
-                f"etfproj: {classes} classes need at least {classes - 1} features and there are {d}; {fix}"
-            )
+            raise WidthError(f"etfproj: {C} classes need at least {C - 1} features and there are {d}; {fix}")
+        return []

@@ -1,12 +1,10 @@
 """FedExP: Speeding Up Federated Averaging via Extrapolation (Jhunjhunwala et al., 2023)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-from headway.piece import Piece, setting
-from headway.state import Report
-from headway.tree import Tree, mean
+from dataclasses import dataclass
+
+from headway.core import Arrived, Net, Note, Piece, Tree, mean, setting
 
 
 @dataclass(frozen=True)
@@ -17,24 +15,24 @@ class FedExP(Piece):
     eps: float = setting(1e-3, "eps", gt=0)
     average: bool = setting(True, "evaluate (w^{t+1} + w^t) / 2; training goes on from w^{t+1}")
 
-    def init_server(self, w: Tree, dim: int, classes: int) -> dict[str, Any]:
+    def provides(self) -> set[str]:
+        return {"averaged model"}
+
+    def init_server(self, w: Tree, net: Net) -> Note:
         return {"last": w}
 
-    def step(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> tuple[float, Tree]:
-        deltas = [r.w - w for r in reports]
-        dbar = mean(deltas, p)  # Dbar = sum_k p_k Delta_k
-        spread = sum(q * float(d.sq_norm()) for q, d in zip(p, deltas, strict=True))  # sum_k p_k ||Delta_k||^2
+    def _extrapolation(self, arrived: Arrived) -> tuple[float, Tree]:
+        deltas = [r.w - arrived.w for r in arrived.reports]  # Delta_k = w_k - w^t
+        dbar = mean(deltas, arrived.p)  # Dbar = sum_k p_k Delta_k
+        spread = sum(q * float(d.sq_norm()) for q, d in zip(arrived.p, deltas, strict=True))  # sum_k p_k ||Delta_k||^2
         return max(1.0, spread / (2 * (float(dbar.sq_norm()) + self.eps))), dbar  # eta_g, Dbar
 
-    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
-        eta_g, dbar = self.step(w, reports, p)
-        return w + eta_g * dbar
+    def aggregate(self, arrived: Arrived) -> Tree:
+        eta_g, dbar = self._extrapolation(arrived)
+        return arrived.w + eta_g * dbar  # w^{t+1} = w^t + eta_g Dbar
 
-    def trace(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> dict[str, float]:
-        return {"eta_g": self.step(w, reports, p)[0]}
+    def absorb(self, arrived: Arrived) -> Note:
+        return {"last": arrived.w, "eta_g": self._extrapolation(arrived)[0]}
 
-    def server_step(self, w: Tree, w_new: Tree, kept: dict[str, Any]) -> tuple[Tree, dict[str, Any]]:
-        return w_new, {"last": w}
-
-    def shown(self, w: Tree, kept: dict[str, Any]) -> Tree:
+    def evaluated(self, w: Tree, kept: Note) -> Tree:  # (w^{t+1} + w^t) / 2
         return 0.5 * (w + kept["last"]) if self.average else w

@@ -1,7 +1,8 @@
 """FedPer: Federated Learning with Personalization Layers (Arivazhagan et al., 2019)."""
 
-from headway.local import in_head
-from headway.piece import Piece
+from __future__ import annotations
+
+from headway.core import Piece, in_head
 
 
 class FedPer(Piece):

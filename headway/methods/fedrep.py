@@ -1,9 +1,10 @@
 """FedRep: Exploiting Shared Representations for Personalized Federated Learning (Collins et al., 2021)."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
-from headway.local import Phase, in_body, in_head
-from headway.piece import Piece, setting
+from headway.core import Phase, Piece, in_body, in_head, setting
 
 
 @dataclass(frozen=True)
@@ -11,9 +12,8 @@ class FedRep(Piece):
     """Personal heads; each round trains the head on the received body, then the body under that head."""
 
     name, slot, paper = "fedrep", "share", "collins2021fedrep"
-    also = {"e_h": "head_epochs", "e_b": "body_epochs"}  # noqa: RUF012
-    head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1)
-    body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1)
+    head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1, also="e_h")
+    body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1, also="e_b")
 
     def share(self, name: str) -> bool:  # heads stay at home
         return not in_head(name)

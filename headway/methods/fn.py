@@ -1,8 +1,8 @@
 """FedFN: Feature Normalization for Alleviating Data Heterogeneity in Federated Learning (Kim et al., 2023)."""
 
-from typing import Any
+from __future__ import annotations
 
-from headway.piece import Piece
+from headway.core import Note, Piece
 
 
 class FN(Piece):
@@ -10,5 +10,5 @@ class FN(Piece):
 
     name, slot, paper = "fn", "head", "kim2023fedfn"
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Note:
         return {"feat": "l2", "bias": False}

@@ -1,7 +1,8 @@
 """LG-FedAvg: Think Locally, Act Globally (Liang et al., 2020)."""
 
-from headway.local import in_head
-from headway.piece import Piece
+from __future__ import annotations
+
+from headway.core import Piece, in_head
 
 
 class LGFedAvg(Piece):

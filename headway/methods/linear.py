@@ -1,21 +1,19 @@
 """FedAvg's own choices by name: a linear classifier, cross-entropy, everything shared."""
 
-from typing import Any
+from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from headway.local import Batch, Local
-from headway.piece import Piece
+from headway.core import Batch, F, Local, Note, Piece, Tensor
 
 
 class Linear(Piece):
     """z = W h + b. Says out loud what is the default, so that a recipe which also names another head is refused."""
 
     name, slot, paper = "linear", "head", "mcmahan2017fedavg"
-    neutral = {}  # noqa: RUF012
 
-    def head(self) -> dict[str, Any]:
+    def provides(self) -> set[str]:
+        return {"default"}
+
+    def head(self) -> Note:
         return {"feat": "id", "weights": "trainable", "wnorm": "none", "scale": 1.0}
 
 
@@ -24,7 +22,7 @@ class NoBias(Piece):
 
     name, slot, paper = "nobias", "head", "li2021fedrs"
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Note:
         return {"bias": False}
 
 
@@ -32,7 +30,9 @@ class CE(Piece):
     """Softmax cross-entropy, the mean over the batch."""
 
     name, slot, paper = "ce", "loss", "mcmahan2017fedavg"
-    neutral = {}  # noqa: RUF012
+
+    def provides(self) -> set[str]:
+        return {"default"}
 
     def criterion(self, batch: Batch, local: Local) -> Tensor:
         return F.cross_entropy(batch.z, batch.y)
@@ -42,7 +42,9 @@ class All(Piece):
     """Every parameter is shared."""
 
     name, slot, paper = "all", "share", "mcmahan2017fedavg"
-    neutral = {}  # noqa: RUF012
+
+    def provides(self) -> set[str]:
+        return {"default"}
 
     def share(self, name: str) -> bool:
         return True

@@ -1,12 +1,17 @@
 """Local training: every client for itself, no communication; the yardstick of personalisation."""
 
-from headway.piece import Piece
+from __future__ import annotations
+
+from headway.core import Piece
 
 
 class LocalOnly(Piece):
     """One common start, then nobody sends anything. All clients train every round, so that budgets are equal."""
 
-    name, slot, paper, everyone = "local", "base", "mcmahan2017fedavg", True
+    name, slot, paper = "local", "base", "mcmahan2017fedavg"
+
+    def provides(self) -> set[str]:
+        return {"isolated clients", "all clients train"}
 
     def share(self, name: str) -> bool:
         return False

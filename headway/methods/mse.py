@@ -1,10 +1,8 @@
 """SphereFed's loss: mean squared error to one-hot labels (Dong et al., 2022)."""
 
-from torch import Tensor
-from torch.nn import functional as F
+from __future__ import annotations
 
-from headway.local import Batch, Local
-from headway.piece import Piece
+from headway.core import Batch, F, Local, Piece, Tensor
 
 
 class MSE(Piece):

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from headway.calibration import open_head, retrain, which_head
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.models.net import Net
+from headway.core import Net, Note, Piece, Recipe, Setup, Tensor, setting, torch
+from headway.core.compatibility import is_frozen
+from headway.methods.parts.calibration import check_calibration, needs, open_head, retrain, which_head
 
 
 @dataclass(frozen=True)
 class Oracle(Piece):
     """CCVR's bound: the same retraining on real features. It pools them raw: for simulation, it keeps no secret."""
 
-    name, slot, paper, needs_server = "oracle", "calib", "luo2021ccvr", True
-    also = {"n": "per_class"}  # noqa: RUF012
-    per_class: int | None = setting(None, "real features a class; all of them when not given", ge=1)
+    name, slot, paper = "oracle", "calib", "luo2021ccvr"
+    per_class: int | None = setting(None, "real features a class; all of them when not given", ge=1, also="n")
     lr: float = setting(0.01, "learning rate of the retraining", gt=0)
     epochs: int = setting(100, "epochs of the retraining", ge=1)
     replace_head: bool = setting(False, "replace a frozen classifier by a trained linear one")
     global_head: str = which_head()
 
-    def survey(self, net: Net, x: Tensor, y: Tensor) -> dict[str, Any]:
+    def requires(self) -> set[str]:
+        return needs(self.global_head)
+
+    def provides(self) -> set[str]:
+        return {"same classifier", "calibration bound"}
+
+    def check(self, setup: Setup) -> list[str]:
+        return check_calibration(self, setup.recipe, self.global_head, self.replace_head)
+
+    @classmethod
+    def bound_of(cls, recipe: Recipe) -> Oracle:
+        """The bound of a recipe's calibration: it starts from the same classifier."""
+        start = getattr(recipe.decider("calibrate"), "global_head", "server")
+        return cls(replace_head=is_frozen(recipe), global_head=start)
+
+    def survey(self, net: Net, x: Tensor, y: Tensor) -> Note:
         return {"e": net.embedding_of(x), "y": y}  # [n_k, d], [n_k]
 
-    def calibrate(self, net: Net, surveys: Iterable[dict[str, Any]], rng: torch.Generator) -> Net:
+    def calibrate(self, net: Net, surveys: Iterable[Note], rng: torch.Generator) -> Net:
         held = list(surveys)
         e, y = (torch.cat([s[key] for s in held]) for key in ("e", "y"))  # [n, d], [n]
         if self.per_class is not None:

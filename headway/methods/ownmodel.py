@@ -1,6 +1,8 @@
 """No model averaging: every parameter stays on its client, and only messages travel (FedProto)."""
 
-from headway.piece import Piece
+from __future__ import annotations
+
+from headway.core import Piece
 
 
 class OwnModel(Piece):

@@ -1,12 +1,10 @@
 """Per-FedAvg: Personalized Federated Learning with Theoretical Guarantees (Fallah et al., 2020)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-from headway.local import Local, Phase
-from headway.piece import Grad, Piece, setting
-from headway.state import Report
-from headway.tree import Tree, mean
+from dataclasses import dataclass
+
+from headway.core import Arrived, Grad, Local, Phase, Piece, Step, Tree, setting
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class PerFedAvg(Piece):
         ahead, behind = (grad(at=at, batch=2, still=True) for at in (w + step, w - step))
         return outer * (g - alpha * (ahead - behind) / (2 * self.delta))
 
-    def aggregate(self, w: Tree, reports: Sequence[Report], p: Sequence[float]) -> Tree:
-        return mean([r.w for r in reports], [1 / len(reports)] * len(reports))  # uniform, whatever the sizes
+    def aggregate(self, arrived: Arrived) -> Tree:
+        return arrived.mean(arrived.uniform)  # whatever the sizes
 
 
 @dataclass(frozen=True)
@@ -42,5 +40,7 @@ class OneStep(Piece):
     lr: float | None = setting(None, "alpha; perfedavg's, or eta_T, when not given", gt=0)
 
     def personalise(self, epochs: int, lr: float) -> list[Phase]:
-        step = Phase(self.steps, rate=self.lr, steps=self.steps, loss="criterion", stage="adapted")
-        return [replace(step, momentum=0.0, weight_decay=0.0)]  # the very step that was learned for: w - alpha grad f
+        def step(step: Step, name: str) -> Step:  # the very step that was learned for: w - alpha grad f
+            return Step(step.rate if self.lr is None else self.lr, momentum=0.0, decay=0.0)
+
+        return [Phase(self.steps, step=step, steps=self.steps, loss="criterion", stage="adapted")]

@@ -1,9 +1,10 @@
 """Small pieces that say how a global model becomes personal: one more training, or head and body in turn."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
-from headway.local import Phase, in_body, in_head
-from headway.piece import Piece, setting
+from headway.core import Phase, Piece, in_body, in_head, setting
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,11 @@ class Alternate(Piece):
     """Local training in turns: the head under the received body, then the body under that head."""
 
     name, slot, paper = "alternate", "personal", "collins2021fedrep"
-    also = {"e_h": "head_epochs", "e_b": "body_epochs"}  # noqa: RUF012
-    head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1)
-    body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1)
+    head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1, also="e_h")
+    body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1, also="e_b")
+
+    def requires(self) -> set[str]:
+        return {"trained head"}
 
     def phases(self, epochs: int) -> list[Phase]:
         return [

@@ -1,28 +1,25 @@
 """FedProx: Federated Optimization in Heterogeneous Networks (Li et al., 2020)."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from headway.local import Batch, Local, Phase
-from headway.piece import Piece, setting
+from headway.core import Batch, Local, Piece, Step, Tensor, setting
 
 
 @dataclass(frozen=True)
 class Prox(Piece):
     """Keeps the local model near the one it received."""
 
-    name, slot, paper, neutral = "prox", "reg", "li2020fedprox", {"mu": 0.0}
-    needs_server = needs_global = True
-    mu: float = setting(0.001, "mu, strength of the pull", ge=0)
-
+    name, slot, paper = "prox", "reg", "li2020fedprox"
+    mu: float = setting(0.001, "mu, strength of the pull", ge=0, neutral=0.0)
     plain_sgd: bool = setting(False, "no momentum, no weight decay, as FedETF's code runs it")
 
-    def pace(self, phase: Phase) -> Phase:
-        return replace(phase, momentum=0.0, weight_decay=0.0) if self.plain_sgd else phase
+    def requires(self) -> set[str]:
+        return {"server", "global body"}
 
-    def proximal(self, name: str) -> float:
-        return self.mu
+    def step(self, step: Step, name: str) -> Step:
+        return replace(step.plain() if self.plain_sgd else step, pull=step.pull + self.mu)
 
     def penalty(self, batch: Batch, local: Local) -> Tensor:  # Eq. (2): mu/2 ||w - w^t||^2
         return self.mu / 2 * (local.w - local.w0).sq_norm()

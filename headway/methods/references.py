@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.recipes import Recipe
+from headway.core.recipe import Recipe
 
 REFERENCES: dict[str, dict[str, str]] = {
     "mcmahan2017fedavg": {
@@ -234,11 +234,14 @@ REFERENCES: dict[str, dict[str, str]] = {
 
 def bibtex(recipe: Recipe) -> str:
     """The entries of a recipe's pieces, each once, in the order of the pieces."""
-    keys = dict.fromkeys(p.paper for p in recipe.pieces)
+    keys = dict.fromkeys(p.paper for p in recipe.pieces if p.paper)
     return "\n\n".join(entry(key) for key in keys)
 
 
 def entry(key: str) -> str:
+    """The entry of a key; a piece of a user's own may hold a whole entry, which is given back."""
+    if key not in REFERENCES:
+        return key.strip()
     fields = dict(REFERENCES[key])
     kind = fields.pop("type")
     body = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())

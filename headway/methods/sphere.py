@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from headway.errors import WidthError
-from headway.piece import Piece, setting
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
+from headway.base.errors import WidthError
+from headway.core import Note, Piece, Setup, setting
 
 
 @dataclass(frozen=True)
@@ -19,12 +15,14 @@ class Sphere(Piece):
     name, slot, paper = "sphere", "head", "dong2022spherefed"
     tau: float = setting(1.0, "tau, scale of the logits", gt=0)
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Note:
         return {"feat": "l2", "weights": "frozen_orth", "wnorm": "unit", "scale": self.tau, "bias": False}
 
-    def check(self, recipe: Recipe, dim: int, classes: int) -> None:
-        if dim < classes:
+    def check(self, setup: Setup) -> list[str]:
+        d, C = setup.dim, setup.classes
+        if d < C:
             raise WidthError(
-                f"sphere: {classes} orthonormal class vectors need at least {classes} features and the body gives "
-                f"{dim}; use a wider body, or `etfproj`, which projects first"
+                f"sphere: {C} orthonormal class vectors need at least {C} features and the body gives {d}; "
+                f"use a wider body, or `etfproj`, which projects first"
             )
+        return []

@@ -1,7 +1,7 @@
-"""Plain convolutional networks. Where a rule for initial weights is not given here, torch's defaults hold.
+"""Plain convolutional networks. Initial weights are torch's defaults unless stated otherwise.
 
-The papers write ReLU, then max pool. Both keep the order of numbers, so they may change places without changing a bit
-of an output or a gradient, and behind the pool a ReLU has a quarter of the work.
+The papers write ReLU, then max pool. Both are monotonic, so their order can be exchanged without changing a bit of an
+output or a gradient, and a ReLU after the pool has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VGG11 = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
 
 
 def _left(shape: tuple[int, ...], *, cut: int, times: int) -> int:
-    """Positions left after `times` rounds of a convolution that takes `cut` off a side, and a max pool 2."""
+    """Positions left after `times` blocks of a convolution, which reduces each side by `cut`, and a 2x2 max pool."""
     h, w = shape[1:]
     for _ in range(times):
         h, w = (h - cut) // 2, (w - cut) // 2
@@ -23,7 +23,7 @@ def _left(shape: tuple[int, ...], *, cut: int, times: int) -> int:
 
 
 def mcmahan(shape: tuple[int, ...], bn: str, *, padding: int) -> Stack:
-    """Two pooled 5x5 convolutions (32, 64), and a layer of 512 whose input follows from the image size."""
+    """Two 5x5 convolutions (32, 64 channels) with max pools, and a linear layer of 512; its input size follows."""
     flat = 64 * _left(shape, cut=4 - 2 * padding, times=2)
     return Stack(
         512,
@@ -40,7 +40,7 @@ def mcmahan(shape: tuple[int, ...], bn: str, *, padding: int) -> Stack:
 
 
 def moon(shape: tuple[int, ...], bn: str) -> Stack:
-    """LeNet (6, 16 channels; 120, 84 units) and MOON's projection 84-84-256, its end without activation."""
+    """LeNet (6, 16 channels; 120, 84 units) and MOON's projection 84-84-256, whose last layer has no activation."""
     return Stack(
         256,
         conv1=nn.Conv2d(shape[0], 6, 5),
@@ -61,10 +61,10 @@ def moon(shape: tuple[int, ...], bn: str) -> Stack:
 
 
 def vgg11(shape: tuple[int, ...], bn: str, *, fc: bool) -> Stack:
-    """The eight 3x3 convolutions of VGG11 without normalisation; with `fc`, two layers of 512 follow.
+    """The eight 3x3 convolutions of VGG11 without normalisation; with `fc`, followed by two linear layers of 512.
 
-    Both papers' codes start the convolutions at N(0, sqrt(2 / (k * k * out))) with biases of zero. A 32x32
-    image leaves one position; of a larger one the positions are averaged, so d stays 512.
+    The code of both papers initialises the convolutions with N(0, sqrt(2 / (k * k * out))) and biases with zero. A
+    32x32 image is reduced to one position; the positions of a larger one are averaged, so d is always 512.
     """
     convs: list[nn.Module] = []
     c = shape[0]
@@ -88,13 +88,13 @@ def vgg11(shape: tuple[int, ...], bn: str, *, fc: bool) -> Stack:
 
 
 def small_normal(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """Fills the classifier's weight with N(0, 0.01) and gives it back (vgg11_nofc)."""
+    """Initialise the classifier's weight with N(0, 0.01) and return it (vgg11_nofc)."""
     with torch.no_grad():
         return weight.normal_(0.0, 0.01, generator=generator)
 
 
 def cnn4(shape: tuple[int, ...], bn: str) -> Stack:
-    """Four rounds of a 3x3 convolution to 64 channels, normalisation, ReLU and max pool, then flat.
+    """Four blocks of a 3x3 convolution to 64 channels, normalisation, ReLU and max pool, then flatten.
 
     d = 64 * (H // 16) * (W // 16): 256 for 32x32 images.
     """

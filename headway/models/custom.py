@@ -1,13 +1,10 @@
-"""The user's own networks: found by name, built, and cut into a body and a linear classifier."""
+"""The user's own networks: import by name, construction, and splitting into a body and a linear classifier."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.errors import ModelError, nearest
+from headway.base.errors import ModelError, nearest
+from headway.base.python_files import module_of
 
 
 class Headless(nn.Module):
-    """A user's network without its classifier, wrapped so that `dim` cannot clash with a name of its own."""
+    """A user's network without its classifier, wrapped so that `dim` cannot clash with one of its attributes."""
 
     def __init__(self, inner: nn.Module, dim: int) -> None:
         super().__init__()
@@ -33,10 +31,10 @@ class Headless(nn.Module):
 
 
 def split(module: nn.Module, sample: Tensor) -> tuple[nn.Module, nn.Linear]:
-    """Cuts a copy of the module before its last linear layer, the one whose output the module returns.
+    """Split a copy of the module before its last linear layer, the one whose output the module returns.
 
-    The layer is found by watching a run on `sample` [B, *shape], since the order in which layers were
-    registered need not be the order in which they run.
+    The layer is found by running the module on `sample` [B, *shape] with hooks, as layers may run in another order than
+    they were registered in.
     """
     inner = copy.deepcopy(module)
     name = _last_linear(inner, sample)
@@ -44,26 +42,26 @@ def split(module: nn.Module, sample: Tensor) -> tuple[nn.Module, nn.Linear]:
     assert isinstance(last, nn.Linear)
     body = Headless(inner, last.in_features)  # its `inner` is last when the module is a bare linear layer
     for parent in list(body.modules()):
-        for key, child in list(parent._modules.items()):  # every name of the layer, should it have two
+        for key, child in list(parent._modules.items()):  # all of them, as the layer may have several names
             if child is last:
                 setattr(parent, key, nn.Identity())
     h = _run(body, sample)
     if h.shape != (len(sample), body.dim):
         raise ModelError(
             f"the layers before '{name}' of {_kind(module)} give features of shape {list(h.shape)}, not "
-            f"[{len(sample)}, {body.dim}], one row an input; pool or flatten before the last linear layer"
+            f"[{len(sample)}, {body.dim}], one row per input; pool or flatten before the last linear layer"
         )
     fix(body)
     if not last.weight.requires_grad:
         raise ModelError(
-            f"the last linear layer '{name}' of {_kind(module)} requires no gradient, and recipes decide what a "
-            "classifier learns; leave it trainable, or use a recipe with a fixed one, such as fedavg+babu"
+            f"the last linear layer '{name}' of {_kind(module)} requires no gradient, but the recipe decides whether "
+            "the classifier is trained; leave it trainable, or use a recipe with a fixed one, such as fedavg+babu"
         )
     return body, last
 
 
 def fix(body: nn.Module) -> None:
-    """Parameters that require no gradient become buffers: trained, decayed and averaged by nobody."""
+    """Turn parameters that require no gradient into buffers, which are not trained, decayed or averaged."""
     for module in body.modules():
         for key, p in list(module._parameters.items()):
             if p is not None and not p.requires_grad:
@@ -72,7 +70,7 @@ def fix(body: nn.Module) -> None:
 
 
 def _last_linear(module: nn.Module, sample: Tensor) -> str:
-    """The name of the linear layer whose output, untouched, is what the module returns."""
+    """The name of the linear layer whose unchanged output the module returns."""
     calls: list[tuple[str, nn.Module, Any, int]] = []  # name, layer, its output, the version of that tensor
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -92,7 +90,7 @@ def _last_linear(module: nn.Module, sample: Tensor) -> str:
     linear = [n for n, layer, *_ in calls if isinstance(layer, nn.Linear)]
     if not linear:
         raise ModelError(f"{_kind(module)} runs no linear layer; it must end in nn.Linear, the classifier")
-    # the last layer that gave the returned tensor: a dropout in eval mode gives back the tensor it was given
+    # the last layer that returned this very tensor: a dropout in eval mode returns its input
     makers = [c for c in calls if c[2] is logits and not isinstance(c[1], nn.Identity)]
     if not makers or not isinstance(makers[-1][1], nn.Linear) or logits._version != makers[-1][3]:
         kind = f" ({type(calls[-1][1]).__name__})" if not isinstance(calls[-1][1], nn.Linear) else ""
@@ -109,7 +107,7 @@ def _last_linear(module: nn.Module, sample: Tensor) -> str:
 
 
 def _run(module: nn.Module, sample: Tensor) -> Tensor:
-    """One run in evaluation mode that leaves the module's modes and torch's random numbers as they were."""
+    """The module's output in eval mode; its modes and torch's random state are restored."""
     modes = {m: m.training for m in module.modules()}
     module.eval()
     try:
@@ -123,7 +121,7 @@ def _run(module: nn.Module, sample: Tensor) -> Tensor:
         for m, mode in modes.items():
             m.training = mode
     if not isinstance(out, Tensor):
-        raise ModelError(f"{_kind(module)} returns a {type(out).__name__}; return the logits alone, one tensor")
+        raise ModelError(f"{_kind(module)} returns a {type(out).__name__}; return only the logits, as one tensor")
     return out
 
 
@@ -133,7 +131,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def from_spec(spec: str) -> Callable[..., nn.Module]:
-    """The class or function behind 'package.module:Name' or 'path/to/file.py:Name'."""
+    """The class or function that 'package.module:Name' or 'path/to/file.py:Name' names."""
     source, colon, name = spec.rpartition(":")
     if (file := spec.rstrip(":")).endswith(".py"):
         example = next(iter(_networks(_from_file(Path(file)))), None) if Path(file).is_file() else None
@@ -155,38 +153,28 @@ def from_spec(spec: str) -> Callable[..., nn.Module]:
 
 
 def _networks(module: ModuleType) -> list[str]:
-    """Names of what may make a network: the module's own classes of networks and functions, else those it imports."""
+    """Names of functions and network classes: those that the module defines, else those that it imports."""
 
-    def makes(thing: object) -> bool:
-        return inspect.isfunction(thing) or (inspect.isclass(thing) and issubclass(thing, nn.Module))
+    def is_candidate(value: object) -> bool:
+        return inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, nn.Module))
 
-    public = {k: v for k, v in vars(module).items() if makes(v) and not k.startswith("_")}
+    public = {k: v for k, v in vars(module).items() if is_candidate(v) and not k.startswith("_")}
     own = [k for k, v in public.items() if v.__module__ == module.__name__]
     return own or [k for k, v in public.items() if module.__name__.split(".")[0] == v.__module__.split(".")[0]]
 
 
-def _is_factory(thing: object) -> bool:
-    """A built network can be called too, but makes no network."""
-    return callable(thing) and not isinstance(thing, nn.Module)
+def _is_factory(value: object) -> bool:
+    """Whether it can be called to make a network; a network that is already built can be called too, but makes none."""
+    return callable(value) and not isinstance(value, nn.Module)
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ModelError(f"model file '{path}' does not exist; paths start at {Path.cwd()}")
-    full = path.resolve()
-    # one name for each file, so that two files called net.py do not stand in for each other
-    name = f"headway_user_{full.stem}_{hashlib.blake2b(str(full).encode(), digest_size=6).hexdigest()}"
-    found = importlib.util.spec_from_file_location(name, full)
-    assert found is not None  # true for every name that ends in .py
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # before it runs: dataclasses and pickle look there
     try:
-        found.loader.exec_module(module)
+        return module_of(path)
     except (Exception, SystemExit) as e:
-        del sys.modules[name]
         raise ModelError(f"model file '{path}' cannot be imported: {type(e).__name__}: {e}") from e
-    return module
 
 
 def _from_package(name: str) -> ModuleType:
@@ -199,10 +187,15 @@ def _from_package(name: str) -> ModuleType:
         ) from e
 
 
-def construct(factory: Callable[..., nn.Module], classes: int, shape: tuple[int, ...]) -> nn.Module:
-    """Calls the factory with those of classes, num_classes, shape, in_channels that its signature names.
+def body_of(shape: tuple[int, ...], bn: str, *, make: Callable[..., nn.Module]) -> nn.Module:
+    """The body of a registered network; it does not depend on the number of classes, so two are used."""
+    return split(construct(make, 2, shape), torch.zeros(2, *shape))[0]
 
-    A factory with **kwargs and no name for the classes is given num_classes, as torchvision's models take it.
+
+def construct(factory: Callable[..., nn.Module], classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """Call the factory with those of classes, num_classes, shape, in_channels that are parameters of it.
+
+    A factory with **kwargs and no parameter for the classes gets num_classes, as torchvision's models do.
     """
     offer: dict[str, Any] = {
         "classes": classes,
@@ -212,7 +205,7 @@ def construct(factory: Callable[..., nn.Module], classes: int, shape: tuple[int,
     }
     try:
         params = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some builtins show no signature
+    except (TypeError, ValueError):  # some builtins have no signature
         params = {}.values()
     keyword = {p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     given = {k: v for k, v in offer.items() if k in keyword}
@@ -225,7 +218,7 @@ def construct(factory: Callable[..., nn.Module], classes: int, shape: tuple[int,
     except Exception as e:
         raise ModelError(
             f"{call} fails: {type(e).__name__}: {e}; "
-            f"a model may take {', '.join(offer)} and needs defaults for the rest"
+            f"a model may have parameters {', '.join(offer)}, and all others need defaults"
         ) from e
     if not isinstance(module, nn.Module):
         raise ModelError(f"{call} returns a {type(module).__name__}; it must return a torch.nn.Module")

@@ -12,7 +12,7 @@ BLOCKS = (6, 12, 24, 16)
 
 
 class Dense(nn.Module):
-    """x -> [new, x]: 32 new channels through a 1x1 bottleneck of 128, put before those that came in."""
+    """x -> [new, x]: 32 new channels, computed through a 1x1 bottleneck of 128, before the input channels."""
 
     def __init__(self, c_in: int, bn: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Dense(nn.Module):
 
 
 def transition(c_in: int, c_out: int, bn: str) -> nn.Sequential:
-    """Half the channels on half the side."""
+    """1x1 convolution to `c_out` channels and 2x2 average pooling."""
     return nn.Sequential(norm(c_in, bn), nn.ReLU(), nn.Conv2d(c_in, c_out, 1, bias=False), nn.AvgPool2d(2))
 
 

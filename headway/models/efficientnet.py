@@ -21,7 +21,7 @@ B0 = [
 
 
 class SqueezeExcite(nn.Module):
-    """Every channel times a gate in (0, 1) computed from the means of all channels."""
+    """Multiplies each channel by a gate in (0, 1) that is computed from the means of all channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -37,9 +37,9 @@ class SqueezeExcite(nn.Module):
 def b0(shape: tuple[int, ...], bn: str) -> Stack:
     """Stem of stride 1, the 16 blocks of B0, global mean; no last 1x1 convolution and no dropout.
 
-    The blocks are those of FedETF's code: as in its MobileNetV2, expansion also by 1 and 1x1-conv shortcuts
-    where only the width changes (72,896 parameters more than the standard form). That code also adds the
-    output to itself at stride 2; here, as in the standard form, nothing is added there.
+    The blocks are those of FedETF's code: as in its MobileNetV2, there is a first 1x1 convolution also for an expansion
+    of 1, and a 1x1 convolution as shortcut if only the width changes (72,896 parameters more than the standard form).
+    That code also adds a block's output to itself at stride 2; here, as in the standard form, nothing is added.
     """
     return Stack(
         320,

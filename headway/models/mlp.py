@@ -1,4 +1,4 @@
-"""Perceptrons: they flatten their input, so they take any shape. Initial weights are torch's defaults."""
+"""Multilayer perceptrons: they flatten their input, so its shape is arbitrary. Initial weights are torch's defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.models.norm import Stack
 
 
 def mlp(shape: tuple[int, ...], bn: str, *, widths: Sequence[int]) -> Stack:
-    """flatten, then a linear layer and ReLU for every width. Nothing is normalised, whatever `bn` says."""
+    """flatten, then a linear layer and ReLU per width. There is no normalisation, so `bn` has no effect."""
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     d = math.prod(shape)
     for i, width in enumerate(widths, start=1):

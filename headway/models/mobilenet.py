@@ -10,7 +10,7 @@ from headway.models.norm import GlobalMean, Stack, conv_norm
 
 V1 = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
 
-# expansion, channels, blocks, kernel, stride of the first block; the second stage keeps a small image's size
+# expansion, channels, blocks, kernel, stride of the first block; the second stage has stride 1 for small images
 V2 = [
     (1, 16, 1, 3, 1),
     (6, 24, 2, 3, 1),
@@ -34,10 +34,10 @@ def v1(shape: tuple[int, ...], bn: str) -> Stack:
 
 
 class InvertedResidual(nn.Module):
-    """1x1 up, depthwise, a gate if given, 1x1 down without activation; a shortcut where the size stays.
+    """1x1 convolution to more channels, depthwise convolution, optional gate, 1x1 convolution without activation.
 
-    `cifar` is the form of FedETF's code: it expands also by a factor of 1, and where the size stays but the
-    width changes its shortcut is a 1x1 convolution. The standard form does neither.
+    There is a shortcut if the block changes neither size nor width. `cifar` is the form of FedETF's code: it has the
+    first 1x1 convolution also for an expansion of 1, and a 1x1 convolution as shortcut if only the width changes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ def stages(
     cifar: bool,
     gate: Callable[[int], nn.Module] | None = None,
 ) -> dict[str, nn.Module]:
-    """stage1, stage2, ...: one row of the plan each, applied to `c` channels."""
+    """The layers stage1, stage2, ..., one per row of the plan; the first has `c` input channels."""
     layers: dict[str, nn.Module] = {}
     for i, (expand, width, depth, kernel, first) in enumerate(plan, start=1):
         blocks = []
@@ -98,10 +98,10 @@ def stages(
 
 
 def v2(shape: tuple[int, ...], bn: str, *, cifar: bool) -> Stack:
-    """Stem and second stage of stride 1, 17 inverted residuals, 1x1 to 1280, global mean.
+    """Stem and second stage of stride 1, 17 inverted residuals, 1x1 convolution to 1280 channels, global mean.
 
-    CCVR does not give the strides of its standard form. Those of ImageNet would leave one position of a 32x32
-    image, so both forms here use the CIFAR strides; the number of parameters is the same.
+    CCVR does not give the strides of its standard form. With those of ImageNet a 32x32 image would be reduced to one
+    position, so both forms here use the CIFAR strides; the number of parameters is the same.
     """
     act = nn.ReLU if cifar else nn.ReLU6
     return Stack(

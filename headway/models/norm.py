@@ -1,18 +1,16 @@
-"""What bodies are made of: normalisation by policy, a named row of layers, the global mean."""
+"""Parts of bodies: normalisation layers, a sequence of named layers, the global mean."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-POLICIES = ("running", "batch", "group")
-
 
 def norm(channels: int, bn: str) -> nn.Module:
     """The normalisation layer of a policy.
 
-    running  batch statistics in training, running ones in evaluation
-    batch    batch statistics always, so a prediction depends on the other images of its batch
-    group    statistics of each image alone: nothing to average between clients
+    running  batch statistics in training, running statistics in evaluation
+    batch    always batch statistics, so a prediction depends on the other images of its batch
+    group    statistics of each image by itself, so clients have no statistics to average
     """
     if bn == "running":
         return nn.BatchNorm2d(channels)
@@ -22,15 +20,15 @@ def norm(channels: int, bn: str) -> nn.Module:
 
 
 def groups(channels: int) -> int:
-    """The largest number of equal groups, 32 at most, that leaves two channels or more in each.
+    """The largest number of equal groups, at most 32, with two channels or more in each.
 
-    With one channel a group, a 1x1 map would be normalised to zero and carry nothing on.
+    With one channel per group, a 1x1 map would be normalised to zero.
     """
     return next((g for g in range(min(32, channels // 2), 1, -1) if channels % g == 0), 1)
 
 
 class Stack(nn.Module):
-    """Layers in a row, each under its name; `dim` is the width of the features that come out."""
+    """A sequence of named layers; `dim` is the width of its output features."""
 
     def __init__(self, dim: int, **layers: nn.Module) -> None:
         super().__init__()
@@ -45,9 +43,9 @@ class Stack(nn.Module):
 
 
 class GlobalMean(nn.Module):
-    """The mean over all positions: any image size gives the same features.
+    """The mean over all positions, so that the number of features does not depend on the image size.
 
-    A plain mean and not AdaptiveAvgPool2d, whose gradient on a GPU differs from run to run.
+    It is a plain mean and not AdaptiveAvgPool2d, whose gradient on a GPU is not deterministic.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,13 +62,13 @@ def conv_norm(
     depthwise: bool = False,
     act: type[nn.Module] | None = None,
 ) -> nn.Sequential:
-    """Convolution that keeps the size (but for its stride), normalisation, and the activation if given."""
+    """Convolution with padding that keeps the size (divided by the stride), normalisation, and `act` if given."""
     conv = nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, groups=c_in if depthwise else 1, bias=False)
     return nn.Sequential(conv, norm(c_out, bn), *([act()] if act else []))
 
 
 def he_fan_out(module: nn.Module) -> None:
-    """Convolutions ~ N(0, sqrt(2 / (k * k * out))), their biases zero; all else stays as it is."""
+    """Initialise convolutions with N(0, sqrt(2 / (k * k * out))) and their biases with zero; other layers stay."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

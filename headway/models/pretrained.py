@@ -1,4 +1,4 @@
-"""Weights from a file into a body: safetensors only, and all of them or none."""
+"""Loading of weights from a safetensors file into a body or a classifier; either all weights are loaded or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from headway.errors import ModelError
+from headway.base.errors import ModelError
 from headway.models.custom import Headless
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
@@ -19,10 +19,10 @@ STATISTICS = ("running_mean", "running_var")
 
 
 def load_body(body: nn.Module, path: Path) -> None:
-    """Fills the body with the weights of a safetensors file.
+    """Load the weights of a safetensors file into the body.
 
-    Names may start with 'body.'. Left aside are the classifier's weights, the batch counters, and running
-    statistics for a body that keeps none. Everything else must fit, or nothing is loaded.
+    Names may start with 'body.'. Ignored are the classifier's weights, the batch counters, and running statistics for
+    a body that keeps none. All other tensors must fit, or nothing is loaded.
     """
     target = body.inner if isinstance(body, Headless) else body
     state = target.state_dict()
@@ -33,7 +33,7 @@ def load_body(body: nn.Module, path: Path) -> None:
     odd = [k for k in found if k not in wanted]
     wrong = [k for k in wanted if k in found and not _fits(found[k], wanted[k])]
     if missing:
-        hint = f", and holds {len(odd)} that it does not know (first: '{odd[0]}')" if odd else ""
+        hint = f", and has {len(odd)} names that the model lacks (first: '{odd[0]}')" if odd else ""
         raise ModelError(
             f"weights file '{path}' lacks '{missing[0]}' ({len(missing)} of {len(wanted)} names){hint}; "
             "choose the model these weights were made for"
@@ -47,15 +47,15 @@ def load_body(body: nn.Module, path: Path) -> None:
         )
     if odd:
         raise ModelError(
-            f"weights file '{path}' holds '{odd[0]}' ({len(odd)} names) that the model does not know; "
+            f"weights file '{path}' has '{odd[0]}' ({len(odd)} names) that the model lacks; "
             "choose the model these weights were made for, or remove these names from the file"
         )
     for name, weight in found.items():
-        wanted[name].copy_(weight)  # the state dict shares its memory with the body
+        wanted[name].copy_(weight)  # the state dict shares memory with the body
 
 
 def load_head(head: nn.Module, path: Path) -> None:
-    """Fills the classifier with the file's `head.` tensors: all of its parameters, or nothing."""
+    """Load the file's `head.` tensors into the classifier: all of its parameters, or nothing."""
     found = {k.removeprefix("head."): v for k, v in _read(path).items() if k.startswith("head.")}
     for name, p in head.named_parameters():
         if name not in found or not _fits(found[name], p):
@@ -88,16 +88,16 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _named_for(wanted: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """The file's tensors under the body's names, without those that are rightly left aside."""
+    """The file's tensors under the body's names, without those to ignore (see `load_body`)."""
     found: dict[str, Tensor] = {}
     for key, value in tensors.items():
-        # 'inner.' is what a user's network is wrapped in (custom.Headless)
+        # names of a user's network start with 'inner.', as custom.Headless wraps it
         names = (key, key.removeprefix("body."), key.removeprefix("body.").removeprefix("inner."))
         name = next((n for n in names if n in wanted), names[-1])
         if name not in wanted and (name.split(".")[0] in HEADS or name.split(".")[-1] in (COUNTER, *STATISTICS)):
             continue
         if name in found:
-            raise ModelError(f"weights file '{path}' holds '{name}' twice, with and without a prefix; keep one")
+            raise ModelError(f"weights file '{path}' has '{name}' twice, with and without a prefix; keep one")
         found[name] = value
     return found
 

@@ -1,7 +1,7 @@
-"""Residual networks of basic blocks. The names of the parameters are torchvision's, so its weights load.
+"""Residual networks of basic blocks. The parameters have torchvision's names, so that its weights can be loaded.
 
-The papers say nothing about initial weights for the CIFAR forms: they start from torch's defaults.
-resnet18_tv starts as torchvision's does, He normal over fan_out.
+The papers do not give initial weights for the CIFAR forms, which use torch's defaults. resnet18_tv is initialised as
+torchvision's, by He normal over fan_out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BasicBlock(nn.Module):
 
 
 def stages(c_in: int, widths: Sequence[int], depth: int, bn: str) -> dict[str, nn.Module]:
-    """layer1, layer2, ...: `depth` blocks each; every stage but the first halves the image."""
+    """The stages layer1, layer2, ... of `depth` blocks each; all but the first halve the image size."""
     layers: dict[str, nn.Module] = {}
     for i, width in enumerate(widths, start=1):
         first = BasicBlock(c_in, width, 1 if i == 1 else 2, bn)
@@ -43,7 +43,7 @@ def stages(c_in: int, widths: Sequence[int], depth: int, bn: str) -> dict[str, n
 
 
 def cifar(shape: tuple[int, ...], bn: str, *, depth: int, widths: Sequence[int]) -> Stack:
-    """3x3 stem as wide as the first stage, then stages of `depth` blocks, then the global mean."""
+    """3x3 stem of the first stage's width, then stages of `depth` blocks, then the global mean."""
     return Stack(
         widths[-1],
         conv1=nn.Conv2d(shape[0], widths[0], 3, padding=1, bias=False),

@@ -8,11 +8,11 @@ import pytest
 import torch
 from toy import skewed
 
-from headway import rounds
-from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.engine import LocalEngine
+from headway.engines import LocalEngine
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse
+from headway.metrics.accuracy import global_score, personal_ids, received_score
+from headway.training import rounds
 
 ROUNDS = 8
 
@@ -39,7 +39,7 @@ def measured(text: str, lr: float, n: int) -> tuple[float, float, float]:
     ids = personal_ids(task)
     own = received_score(server, recipe, task, engine, net, score, ids)
     assert own.mean is not None
-    cast = rounds.cast_of(rounds.shown_of(server, recipe), recipe)
+    cast = rounds.cast_of(rounds.predicting(server, recipe), recipe)
     phases = rounds.personal_phases(recipe, task) if recipe.acting("personalise") else []
     last = [r.last / r.n for r in engine.personal(recipe, task, cast, ids, phases, False)] if phases else [own.mean]
     return score.acc, own.mean, sum(last) / len(last)

@@ -7,13 +7,16 @@ import itertools
 
 import pytest
 import torch
+import toy
 from torch.nn import functional as F
 from toy import Normed, assert_same, several, skewed, task_of
 
-from headway import rounds
-from headway.client import first_client, personal_net
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
+from headway.core.phase import Step
 from headway.methods import recipe as parse
+from headway.training import rounds
+from headway.training.client import first_client, personal_net
+from headway.training.loop import set_mode
 
 BODY, PROJ, BETA, V = "body", "proj", "beta", "V"
 
@@ -134,7 +137,7 @@ def test_training_and_the_global_model_are_untouched(task) -> None:
 
 @pytest.mark.parametrize("text", ["fedavg", "fedavg+etf", "fedetf-noproj", "fedavg+sphere", "fedbabu"])
 def test_recipes_without_projection_and_etf_are_refused(text: str) -> None:
-    with pytest.raises(RecipeError, match="algorithm2 finetunes FedETF's projection"):
+    with pytest.raises(RecipeError, match="algorithm2 finetunes the projection and classifier of FedETF"):
         rounds.begin(parse(f"{text}+algorithm2"), skewed(2, train_size=30))
 
 
@@ -142,5 +145,18 @@ def test_defaults_are_the_official_codes() -> None:
     phases = parse("fedetf+algorithm2").personalise(3, 0.04)
     assert len(phases) == 41
     assert {p.epochs for p in phases} == {3}
-    assert phases[0].rate is None  # eta_T
-    assert [(p.rate, p.momentum, p.weight_decay) for p in phases[1:3]] == [(0.1, None, None), (0.05, 0.9, 5e-4)]
+    task_step = Step(0.01, momentum=0.7, decay=1e-3)  # 0.01: eta_T
+    taken = [phase.step(task_step, "head.weight") for phase in phases[:3]]
+    assert taken == [task_step, Step(0.1, momentum=0.0, decay=0.0), Step(0.05, momentum=0.9, decay=5e-4)]
+
+
+@pytest.mark.parametrize(("compat", "awake"), [("true", True), ("false", False)])
+def test_algorithm2_compat_leaves_batchnorm_awake_as_the_code_does(compat, awake):
+    recipe = parse(f"fedetf+algorithm2(turns=1,compat={compat})")
+    task = toy.task_of([[0.0, 1.0], [1.0, 0.0], [2.0, 5.0]], [0, 1, 1], [[0, 1, 2]], body=toy.Normed)
+    net = task.net(recipe)
+    modes = []
+    for phase in rounds.personal_phases(recipe, task):
+        set_mode(net.thaw(phase.thaws), phase, lone_sample=False)
+        modes.append(net.body.bn.training)
+    assert modes == [True, awake, awake]

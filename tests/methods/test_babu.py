@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy import assert_same, one_round, several, skewed, slope, two_clients
 
-from headway import rounds
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def test_a_round_by_hand() -> None:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from toy import Normed, OneWeight, assert_same, assert_trains_like_fedavg, fixed, several, skewed, task_of
 
-from headway import rounds
-from headway.calibration import retrain
-from headway.engine import LocalEngine
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
+from headway.base.tree import stream
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.ccvr import CCVR
-from headway.moments import Moments
-from headway.tree import stream
+from headway.methods.parts.calibration import retrain
+from headway.models.moments import Moments
+from headway.training import rounds
 
 
 def plane(x: list[list[float]], y: list[int], parts: list[list[int]], classes: int = 3, **given):
@@ -237,3 +237,18 @@ def test_recipes_without_a_global_classifier_to_retrain_are_refused(text: str, w
 
 def test_defaults_are_the_papers() -> None:
     assert CCVR() == CCVR(per_class=100, lr=0.01, epochs=100)
+
+
+def test_ccvr_pools_unbiased_covariances_under_the_n_minus_1_weights() -> None:
+    # clients of 2 and 3: dividing by N at the client and weighing by N - 1 at the server loses a third and a half
+    e = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 1.0], [9.0, 3.0], [4.0, 8.0]], dtype=torch.float64)
+    parts = [e[:2], e[2:]]
+    task = task_of(e, [0] * 5, [[0, 1], [2, 3, 4]], classes=2, body=lambda: OneWeight(1.0, 2))
+    recipe = parse("ccvr")
+    answers = list(LocalEngine().survey(recipe, task, task.net(recipe)))
+    pooled = Moments.pool([a["ccvr"]["0"] for a in answers]).cov.numpy()
+    np.testing.assert_allclose(pooled, np.cov(e.T.numpy(), ddof=1), rtol=1e-6)
+    mu = e.mean(0)
+    biased = sum((len(p) - 1) * torch.from_numpy(np.cov(p.T.numpy(), ddof=0)) for p in parts) / 4
+    biased = biased + sum(len(p) * torch.outer(p.mean(0) - mu, p.mean(0) - mu) for p in parts) / 4
+    assert float(np.abs(pooled - biased.numpy()).max()) > 0.5

@@ -7,17 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from run_files import DIGITS
 from toy import OneWeight, assert_same, fixed, several, skewed, task_of
 
-from headway import rounds
-from headway.calibration import spec_of
-from headway.engine import LocalEngine
-from headway.experiment import execute
-from headway.heads import tukey
+import headway
+from headway.base.errors import HeadwayError
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
-from headway.rundir import Run, save_tensors
-from headway.settings import settings
-from headway.task import build
+from headway.models.transforms import tukey
+from headway.runs.directory import save_tensors
+from headway.runs.run import Run
+from headway.runs.runner import execute
+from headway.training import rounds
+from headway.training.settings import settings
+from headway.training.task import build
 
 X = [[1.0, 0.0], [3.0, 1.0], [2.0, 5.0], [0.0, 4.0], [7.0, 7.0], [1.0, 1.0]]
 Y = [0, 0, 0, 1, 1, 0]
@@ -151,8 +154,8 @@ def test_a_calibrated_model_predicts_the_same_after_saving_and_loading(text: str
 def test_the_transform_is_in_the_file(tmp_path: Path) -> None:
     task, recipe = skewed(3, train_size=120), parse("ccvr(transform=virtual,epochs=1)")
     net = rounds.finish(rounds.begin(recipe, task), recipe, task, LocalEngine())
-    save_tensors(net.tensors(), tmp_path / "m.safetensors", str(recipe), spec_of(net))
-    again = task.net_of(spec_of(net)).load(net.tensors()).eval()
+    save_tensors(net.tensors(), tmp_path / "m.safetensors", str(recipe), net.head_spec)
+    again = task.net_of(net.head_spec).load(net.tensors()).eval()
     assert again.head.power == 0.5
     assert torch.equal(again(task.dataset.x_test), net(task.dataset.x_test))
 
@@ -178,3 +181,14 @@ def test_a_replaced_classifier_is_retrained_and_its_projection_is_not() -> None:
     assert not torch.allclose(net.head.weight, before.head.weight * before.head.scale)
     assert_same(net.params().copy().only(lambda n: n.startswith("body.")),
                 server.w.only(lambda n: n.startswith("body.")))  # fmt: skip
+
+
+# ---- what the calibration starts from
+
+
+def test_calibration_of_personal_heads_starts_from_their_mean(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="global_head=mean_of_personal"):
+        headway.run("fedper+ccvr", out=tmp_path / "no", **DIGITS)
+    run = headway.run("fedper+ccvr(global_head=mean_of_personal)", out=tmp_path / "yes", **DIGITS)
+    assert run.summary["calibrated"]["before"] == run.summary["global_acc_mean_of_personal"]
+    assert run.summary["calibrated"]["after"] > run.summary["calibrated"]["before"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy import OneWeight, fixed, one_round, slope, task_of, two_clients
 
-from headway import rounds
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def test_logits_by_hand_in_training_and_inference() -> None:

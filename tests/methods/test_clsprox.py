@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import batch_of, head_step, local_of, one_round, skewed, slope, two_clients
 
-from headway.local import in_body, in_head
+from headway.base.names import in_body, in_head
 from headway.methods import recipe as parse
 from headway.methods.clsprox import ClsProx
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from toy import Normed, assert_same, one_round, several, skewed, slope, task_of, two_clients
 
-from headway import rounds
-from headway.client import personal_net
-from headway.diagnostics.accuracy import global_score, personal_ids, received_score
 from headway.methods import recipe as parse
+from headway.metrics.accuracy import global_score, personal_ids, received_score
+from headway.training import rounds
+from headway.training.client import personal_net
 
 DATA = [([2.0], 0), ([1.0, 2.0], 1)]
 
@@ -103,3 +103,15 @@ def test_v_trains_by_the_recipes_loss() -> None:
     # the restricted softmax: -1.5 x (1 - p_0), p_0 = sigmoid(1.5 h)
     _, _, engine = one_round("ditto+restricted+babu", two_clients(start=0.5))
     assert float(own(engine, 0)) == pytest.approx(0.5 + 0.1 * 3 * (1 / (1 + torch.tensor(1.5).exp())).item(), rel=1e-5)
+
+
+def test_ditto_plain_sgd_touches_the_second_model_only() -> None:
+    task = two_clients(epochs=3, momentum=0.9)
+    (plain, a), (heavy, b) = several("ditto(plain_sgd=true)+babu", task, 1), several("ditto+babu", task, 1)
+    assert_same(plain.w, heavy.w)
+    mine, theirs = (engine.store.get(0).kept["ditto"]["v"]["body.u"] for engine in (a, b))
+    assert float(mine) != float(theirs)
+    v = 0.0
+    for _ in range(3):
+        v -= 0.1 * (slope(v, [2.0], 0) + 0.75 * v)  # grad f(v) + lambda (v - w^t), w^t = 0
+    assert float(mine) == pytest.approx(v, rel=1e-5)

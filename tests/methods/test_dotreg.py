@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import toy
 from toy import OneWeight, batch_of, local_of, one_round, several, skewed, task_of
 
-from headway import rounds
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
 from headway.methods import recipe as parse
 from headway.methods.dotreg import DotReg
+from headway.training import rounds
 
 
 def loss_of(W: list[list[float]], y: list[int]) -> torch.Tensor:
@@ -67,3 +68,10 @@ def test_heads_that_are_not_frozen_and_unit_are_refused(head: str) -> None:
 def test_frozen_unit_heads_are_allowed(head: str) -> None:
     server, _, _ = one_round(f"{head}+dotreg", skewed(2, train_size=60))
     assert all(v.isfinite().all() for v in server.w.values())
+
+
+def test_the_memory_acts_under_dot_regression_too():
+    plain, lifted = "etfproj+dotreg", "etfproj+dotreg+gmv(warmup=1,alpha=5,space=raw)"
+    task = toy.skewed(3, train_size=90)
+    a, b = (toy.several(text, task, 3)[0].w for text in (plain, lifted))
+    assert any(not torch.equal(a[name], b[name]) for name in a)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from toy import OneWeight, assert_same, one_round, several, skewed, slope, task_of, two_clients
 
-from headway import rounds
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def wide(dim: int, classes: int):

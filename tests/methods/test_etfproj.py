@@ -8,12 +8,12 @@ import pytest
 import torch
 from toy import OneWeight, assert_same, one_round, several, skewed, task_of, two_clients
 
-from headway import rounds
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
+from headway.base.tree import Tree
 from headway.methods import recipe as parse
 from headway.methods.balanced import Balanced
 from headway.methods.etfproj import ETFProj
-from headway.tree import Tree
+from headway.training import rounds
 
 
 def test_logits_are_beta_v_dot_mu_by_hand() -> None:

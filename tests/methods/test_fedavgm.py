@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy import Normed, assert_same, assert_trains_like_fedavg, one_round, several, slope, task_of, two_clients
+from toy import (
+    Normed,
+    arrived_at,
+    assert_same,
+    assert_trains_like_fedavg,
+    one_round,
+    several,
+    slope,
+    stepped_by,
+    task_of,
+    two_clients,
+)
 
+from headway.base.tree import Tree, mean
 from headway.methods.fedavgm import FedAvgM
-from headway.tree import Tree, mean
 
 
 def t(value: float) -> Tree:
@@ -26,7 +37,7 @@ def t(value: float) -> Tree:
 )
 def test_server_step_by_hand(piece: FedAvgM, v: float, w: float) -> None:
     # w = 1, w_new = 3, so Delta = 2; v was 4
-    w_next, kept = piece.server_step(t(1.0), t(3.0), {"v": t(4.0)})
+    w_next, kept = stepped_by(piece, arrived_at(t(1.0), w_new=t(3.0), kept={"v": t(4.0)}))
     assert float(w_next["u"]) == pytest.approx(w)
     assert float(kept["v"]["u"]) == pytest.approx(v)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy import Normed, assert_same, batch_of, local_of, one_round, several, skewed, slope, task_of, two_clients
 
+from headway.base.tree import Tree, mean
 from headway.methods.feddyn import FedDyn
-from headway.tree import Tree, mean
 
 DATA = [([2.0], 0), ([1.0, 2.0], 1)]
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
-from toy import Normed, assert_same, one_round, several, skewed, slope, task_of, two_clients
+from run_files import DIGITS
+from toy import Normed, arrived_at, assert_same, one_round, several, skewed, slope, task_of, two_clients
 
-from headway import rounds
-from headway.engine import LocalEngine
+import headway
+from headway.base.tree import Tree, mean
+from headway.core.state import Report, numbers
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.fedexp import FedExP
-from headway.state import Report
-from headway.tree import Tree, mean
+from headway.training import rounds
 
 
 def stepped(deltas: list[list[float]], p: list[float], eps: float = 0.001) -> list[float]:
     """The server's move from w = (1, 1) under these client updates."""
     w = Tree({"u": torch.ones(2, dtype=torch.float64)})
     reports = [Report(k, 1, 1, w + torch.tensor(d, dtype=torch.float64), Tree(), {}) for k, d in enumerate(deltas)]
-    return (FedExP(eps=eps).aggregate(w, reports, p)["u"] - 1).tolist()
+    return (FedExP(eps=eps).aggregate(arrived_at(w, reports, p))["u"] - 1).tolist()
 
 
 def test_step_by_hand() -> None:
@@ -106,3 +111,20 @@ def test_running_statistics_are_neither_extrapolated_nor_left_behind() -> None:
     assert_same(server.stats, mean([r.stats for r in reports], [0.4, 0.6]))
     net = rounds.global_net(server, parse("fedexp"), task)
     assert_same(net.stats(), server.stats)
+
+
+def test_fedexp_logs_its_step_and_scores_both_iterates(tmp_path: Path) -> None:
+    run = headway.run("fedexp", out=tmp_path / "r", **DIGITS)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["trace"]["fedexp.eta_g"] >= 1 for row in rows)
+    assert run.summary["iterate_acc"] == rows[-1]["iterate_acc"]
+    plain = headway.run("fedavg", out=tmp_path / "p", **DIGITS)
+    assert "trace" not in json.loads((plain.path / "metrics.jsonl").read_text().splitlines()[0])
+
+
+def test_fedexp_eta_g_by_hand() -> None:
+    # u moves by +0.2 and -0.15, p = (1/3, 2/3): Dbar = -0.1/3, spread = 0.04/3 + 0.045/3
+    recipe, task = parse("fedexp(eps=1e-9)+babu"), two_clients()
+    server = rounds.begin(recipe, task)
+    after, _, _ = rounds.run_round(server, recipe, task, LocalEngine())
+    assert numbers(after.kept) == {"fedexp.eta_g": pytest.approx((0.085 / 3) / (2 * (0.1 / 3) ** 2), rel=1e-4)}

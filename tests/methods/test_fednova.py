@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toy
 from toy import (
     Normed,
     OneWeight,
+    arrived_at,
     assert_same,
     batch_of,
     fixed,
@@ -21,10 +23,11 @@ from toy import (
     two_clients,
 )
 
+from headway.base.tree import Tree, mean
+from headway.core.state import Report
 from headway.methods import recipe as parse
 from headway.methods.fednova import FedNova
-from headway.state import Report
-from headway.tree import Tree, mean
+from headway.training.step_counts import effective_steps
 
 
 def t(value: float) -> Tree:
@@ -70,7 +73,7 @@ def test_a_round_by_hand(rho: float, epochs: int) -> None:
 def test_aggregation_by_hand() -> None:
     # w = 1; Delta = (2, -6), a = (1, 3), p = (1/4, 3/4): tau_eff = 10/4, mean = 2/4 - 2 * 3/4 = -1; w = 1 - 2.5
     reports = [Report(0, 1, 1, t(3.0), Tree(), {"a": t(1.0)}), Report(1, 3, 3, t(-5.0), Tree(), {"a": t(3.0)})]
-    assert float(FedNova().aggregate(t(1.0), reports, [0.25, 0.75])["u"]) == pytest.approx(-1.5)
+    assert float(FedNova().aggregate(arrived_at(t(1.0), reports, [0.25, 0.75]))["u"]) == pytest.approx(-1.5)
 
 
 def test_a_k_under_a_proximal_term() -> None:
@@ -82,7 +85,7 @@ def test_a_k_under_a_proximal_term() -> None:
 
 def test_parameters_that_step_differently_have_an_a_k_each() -> None:
     own = Tree({"u": torch.tensor(2.0), "v": torch.tensor(3.0)})
-    local = replace(local_of(two_clients(), "fednova"), weights=lambda pulled: own)
+    local = replace(local_of(two_clients(), "fednova"), step_weights=lambda pulled: own)
     assert FedNova().report(Tree(), local)[0]["a"] == {"u": 2.0, "v": 3.0}
 
 
@@ -146,3 +149,32 @@ def test_running_statistics_take_the_plain_average() -> None:
 
 def test_the_default_has_no_momentum_and_no_proximal_term() -> None:
     assert parse("fednova").pieces[0] == FedNova(gmf=0.0, mu=0.0)
+
+
+# ---- a_k as it travels
+
+
+@pytest.mark.parametrize("recipe", ["fednova(mu=0.5)", "fednova+prox(mu=0.5)"])
+def test_fednova_counts_the_pull_whoever_brings_it(recipe):
+    _, reports, _ = toy.one_round(recipe, toy.two_clients(epochs=4, momentum=0.9))
+    assert reports[0].sent["fednova"]["a"] == pytest.approx(effective_steps(4, 0.9, 0.1 * 0.5))
+
+
+def test_fednova_sends_one_number_where_all_parameters_step_alike():
+    _, reports, _ = toy.one_round("fednova", toy.two_clients(epochs=4))
+    assert reports[0].sent["fednova"] == {"a": 4.0}
+
+
+def test_fednova_takes_one_number_from_some_and_several_from_others():
+    # under fedtc the head steps at a hundredth of the rate; a client that makes no step with it sends one number
+    task = toy.skewed(6, train_size=300, momentum=0.9, partition="dir(0.05)")
+    server, _ = toy.several("fednova+fedtc", task, 2)
+    assert all(torch.isfinite(v).all() for v in server.w.values())
+    w = Tree({"u": torch.tensor(0.0), "v": torch.tensor(0.0)})
+    moved = Tree({"u": torch.tensor(1.0), "v": torch.tensor(1.0)})
+    each = Tree({"u": torch.tensor(2.0), "v": torch.tensor(4.0)})
+    sent = [{"a": 2.0}, {"a": each}]
+    reports = [Report(k, 1, 1, moved, Tree(), s) for k, s in enumerate(sent)]
+    new = FedNova().aggregate(toy.arrived_at(w, reports))
+    # u: tau_eff 2, mean of 1/2 and 1/2; v: tau_eff 3, mean of 1/2 and 1/4
+    assert (new["u"].item(), new["v"].item()) == (1.0, pytest.approx(3 * 0.375))

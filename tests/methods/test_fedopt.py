@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from toy import Normed, assert_same, one_round, several, slope, task_of, two_clients
+from toy import Normed, arrived_at, assert_same, one_round, several, slope, stepped_by, task_of, two_clients
 
+from headway.base.tree import Tree, mean
 from headway.methods import recipe as parse
-from headway.tree import Tree, mean
 
 FAMILY = ["fedopt", "fedadagrad", "fedadam", "fedyogi"]
 
@@ -22,7 +22,7 @@ def t(value: float) -> Tree:
 def stepped(text: str, w: float, w_new: float, **kept: float) -> tuple[float, dict[str, float]]:
     """One server step of the first piece on a single number."""
     piece = parse(text).pieces[0]
-    after, notes = piece.server_step(t(w), t(w_new), {key: t(v) for key, v in kept.items()})
+    after, notes = stepped_by(piece, arrived_at(t(w), w_new=t(w_new), kept={key: t(v) for key, v in kept.items()}))
     return float(after["u"]), {key: float(v["u"]) for key, v in notes.items()}
 
 
@@ -59,7 +59,7 @@ def test_yogi_moves_v_towards_the_square_by_its_sign_alone(v: float, after: floa
 
 @pytest.mark.parametrize("name", FAMILY[1:])
 def test_v_starts_at_eps_squared(name: str) -> None:
-    kept = parse(f"{name}(eps=0.1)").pieces[0].init_server(t(5.0), 1, 2)
+    kept = parse(f"{name}(eps=0.1)").pieces[0].init_server(t(5.0), None)
     assert float(kept["v"]["u"]) == pytest.approx(0.01)
     assert float(kept["m"]["u"]) == 0
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from toy import assert_same, head_step, one_round, several, skewed, slope, two_clients
 
-from headway import rounds
-from headway.client import personal_net
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
 from headway.methods import recipe as parse
+from headway.training import rounds
+from headway.training.client import personal_net
 
 
 def test_a_round_by_hand() -> None:

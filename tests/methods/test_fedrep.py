@@ -6,11 +6,11 @@ import pytest
 import torch
 from toy import Normed, assert_same, head_step, one_round, several, skewed, slope, task_of, two_clients, watching
 
-from headway import rounds
-from headway.client import batch_plan
-from headway.local import Batch, Local
+from headway.base.tree import Tree
+from headway.core.local import Batch, Local
 from headway.methods import recipe as parse
-from headway.tree import Tree
+from headway.training import rounds
+from headway.training.step_counts import batch_plan
 
 
 def test_a_round_by_hand() -> None:
@@ -115,3 +115,18 @@ def test_the_personal_model_is_the_received_one() -> None:
     task = skewed(2, train_size=40)
     assert rounds.personal_phases(parse("fedrep"), task) == []
     assert several("fedrep", task, 1)[1].store.ids() == [0, 1]
+
+
+def test_weight_decay_and_momentum_leave_a_resting_body_alone() -> None:
+    # fedrep's head phase: the body is absent from the optimiser, not merely without a gradient
+    seen: list[torch.Tensor] = []
+    recipe = watching(
+        lambda batch, local: seen.append(local.net.body.fc1.weight.detach().clone()),
+        "fedrep(head_epochs=3,body_epochs=2)",
+    )
+    task = skewed(1, partition="iid", train_size=60, batch_size=20, momentum=0.9, weight_decay=1.0, lr=0.01)
+    one_round(recipe, task)
+    first = task.first_params(parse("fedrep"))["body.fc1.weight"]
+    assert len(seen) == 15
+    assert all(torch.equal(w, first) for w in seen[:10])  # nine steps of the head, and the start of the body's phase
+    assert not torch.equal(seen[10], first)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from toy import assert_same, one_round, several, skewed, two_clients
 
-from headway import rounds
-from headway.client import first_client, personal_net, train_client
-from headway.diagnostics.accuracy import global_score, personal_ids, received_score
-from headway.heads import HyperHead
+from headway.base.tree import Tree, stream
 from headway.methods import recipe as parse
-from headway.tree import Tree, stream
+from headway.methods.parts.hyper_head import HyperHead
+from headway.metrics.accuracy import global_score, personal_ids, received_score
+from headway.training import rounds
+from headway.training.client import first_client, personal_net, train_client
 
 MASK = "fedrod(absent=mask)"
 
@@ -131,10 +131,10 @@ def test_the_hyper_residual_by_hand() -> None:
         head.outer.copy_(torch.tensor([[3.0], [5.0]]))
         head.frequency.copy_(torch.tensor([0.75, 0.25]))
     h = torch.tensor([[2.0]])
-    assert torch.allclose(head.residual(h), torch.tensor([[1.5, 2.5]]))
+    assert torch.allclose(head.private(h), torch.tensor([[1.5, 2.5]]))
     assert torch.allclose(head.personal(h), head.generic(h) + torch.tensor([[1.5, 2.5]]))
     head.frequency.copy_(torch.tensor([0.0, 1.0]))
-    assert torch.equal(head.residual(h), torch.zeros(1, 2))
+    assert torch.equal(head.private(h), torch.zeros(1, 2))
 
 
 def test_the_hyper_network_sees_each_clients_class_frequencies() -> None:

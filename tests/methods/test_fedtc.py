@@ -20,10 +20,10 @@ from toy import (
     watching,
 )
 
-from headway import rounds
-from headway.client import first_client, personal_net, train_client
+from headway.base.tree import Tree
 from headway.methods import recipe as parse
-from headway.tree import Tree
+from headway.training import rounds
+from headway.training.client import first_client, personal_net, train_client
 
 HALF = "fedtc(head_lr=0.5)"
 

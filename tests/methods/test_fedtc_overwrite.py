@@ -6,9 +6,9 @@ import pytest
 import torch
 from toy import head_step, one_round, several, skewed, slope, two_clients
 
-from headway import rounds
-from headway.client import personal_net
 from headway.methods import recipe as parse
+from headway.training import rounds
+from headway.training.client import personal_net
 
 OVERWRITE = "fedtc(overwrite=true,head_lr=0.5)"
 

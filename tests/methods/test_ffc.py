@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import toy
 from toy import Normed, OneWeight, assert_same, several, skewed, task_of
 
-from headway import rounds
-from headway.diagnostics.accuracy import global_score
-from headway.engine import LocalEngine
-from headway.local import in_body
+from headway.base.names import in_body
+from headway.base.tree import stream
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.ffc import FFC
-from headway.tree import stream
+from headway.metrics.accuracy import global_score
+from headway.training import rounds
 
 X = [[1.0, 0.0], [3.0, 1.0], [2.0, 5.0], [0.0, 4.0], [7.0, 7.0], [1.0, 1.0]]
 Y = [0, 0, 2, 1, 1, 0]
@@ -115,3 +116,11 @@ def test_nothing_is_drawn_at_random() -> None:
     sent = [FFC().survey(net, *task.data[k]) for k in range(3)]
     one, two = (FFC().calibrate(n, sent, stream(s)).head.weight for n, s in ((net, "a"), (other, "b")))
     assert torch.equal(one, two)
+
+
+def test_ffc_counts_half_of_its_symmetric_matrix():
+    task = toy.skewed(2, train_size=40)
+    net = task.net(parse("fedavg"))
+    gram = FFC().survey(net, *task.data[0])["gram"]
+    d, classes = task.dim, task.classes
+    assert gram.nbytes() == 4 * (d * (d + 1) // 2 + d * classes)  # D16

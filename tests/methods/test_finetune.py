@@ -19,13 +19,13 @@ from toy import (
     two_clients,
 )
 
-from headway import rounds
-from headway.client import first_client, personal_net
-from headway.engine import LocalEngine
-from headway.local import Phase
+from headway.core.phase import Phase, Step
+from headway.core.state import Server
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.finetune import Finetune
-from headway.state import Server
+from headway.training import rounds
+from headway.training.client import first_client, personal_net
 
 
 def tuned(text: str, task, server: Server | None = None, engine: LocalEngine | None = None, k: int = 0):
@@ -91,7 +91,7 @@ def test_training_is_untouched() -> None:
 )
 def test_learning_rate_is_a_factor_of_the_first_or_its_own(piece: Finetune, rate: float) -> None:
     (phase,) = piece.personalise(epochs=9, lr=0.4)
-    assert phase.rate == pytest.approx(rate)
+    assert phase.step(Step(0.01, momentum=0.9, decay=5e-4), "body.u") == Step(pytest.approx(rate), 0.9, 5e-4)
     assert phase.epochs == 5  # its own, not the task's
     assert isinstance(phase, Phase)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy import OneWeight, fixed, one_round, several, skewed, task_of
 
-from headway import rounds
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def plane(start: float = 2.0, **given):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from toy import (
     Normed,
+    arrived_at,
     assert_same,
     assert_trains_like_fedavg,
     local_of,
@@ -17,11 +18,11 @@ from toy import (
     two_clients,
 )
 
-from headway import rounds
+from headway.base.tree import Tree
+from headway.core.state import Report
 from headway.methods import recipe as parse
 from headway.methods.gmv import GMV
-from headway.state import Report
-from headway.tree import Tree
+from headway.training import rounds
 
 
 def answer(k: int, owns: list[bool], mean: list[list[float]], n: int = 1) -> Report:
@@ -35,18 +36,21 @@ def test_memory_is_the_mean_over_the_owners_only() -> None:
         answer(1, [True, False], [[4.0, 3.0], [0.0, 0.0]], n=99),
         answer(2, [False, True], [[0.0, 0.0], [7.0, 8.0]]),
     ]
-    kept = GMV().absorb({"mu": torch.full((2, 2), 5.0)}, reports, num_clients=10)
+    kept = GMV().absorb(arrived_at(Tree(), reports, kept={"mu": torch.full((2, 2), 5.0)}, num_clients=10))
     assert kept["mu"].tolist() == [[3.0, 2.0], [7.0, 8.0]]  # replaced, not mixed with the 5 from before
 
 
 def test_memory_of_a_class_nobody_owns_stays() -> None:
     reports = [answer(0, [True, False], [[2.0], [0.0]])]
-    assert GMV().absorb({"mu": torch.tensor([[5.0], [6.0]])}, reports, 2)["mu"].tolist() == [[2.0], [6.0]]
+    assert GMV().absorb(arrived_at(Tree(), reports, kept={"mu": torch.tensor([[5.0], [6.0]])}))["mu"].tolist() == [
+        [2.0],
+        [6.0],
+    ]
 
 
 def test_memory_that_never_existed_is_zero() -> None:
     reports = [answer(0, [True, False], [[2.0], [0.0]])]
-    assert GMV().absorb({}, reports, 2)["mu"].tolist() == [[2.0], [0.0]]
+    assert GMV().absorb(arrived_at(Tree(), reports))["mu"].tolist() == [[2.0], [0.0]]
     assert GMV().broadcast({}) == {}  # nothing travels before there is a memory
     server, _ = several("gmv(warmup=1)+babu", two_clients(sampling=0.5), 1)  # one client, one class
     rows = server.kept["gmv"]["mu"].flatten().tolist()
@@ -135,3 +139,22 @@ def test_prediction_uses_no_memory() -> None:
     x = task.dataset.x[:5]
     assert torch.equal(net(x), net.head(net.features(x)))
     assert torch.equal(net(x), rounds.global_net(server, parse("etf"), task)(x))
+
+
+def test_gmv_last_epoch_means_the_features_before_each_step() -> None:
+    # client 0 has x = 2, one step an epoch: the last epoch sees h = 2 u1, the final model gives h = 2 u2
+    task = two_clients(epochs=2)
+    _, seen, _ = one_round("gmv(warmup=1,collect=last_epoch)+babu", task)
+    _, final, _ = one_round("gmv(warmup=1)+babu", task)
+    u1 = -0.1 * slope(0.0, [2.0], 0)
+    u2 = u1 - 0.1 * slope(u1, [2.0], 0)
+    assert seen[0].sent["gmv"]["mean"].flatten().tolist() == pytest.approx([2 * u1, 0.0], rel=1e-5)
+    assert final[0].sent["gmv"]["mean"].flatten().tolist() == pytest.approx([2 * u2, 0.0], rel=1e-5)
+    assert_same(seen[0].w, final[0].w)
+
+
+def test_features_are_gathered_only_for_those_who_ask() -> None:
+    asked = "features of the last epoch"
+    assert asked in GMV(collect="last_epoch").requires()
+    assert asked not in GMV().requires()
+    assert asked not in parse("fedetf+moon").requires()

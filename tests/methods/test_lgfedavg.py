@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from run_files import DIGITS
+from safetensors.torch import load_file
 from toy import Normed, assert_same, head_step, one_round, several, skewed, slope, task_of, two_clients
 
-from headway import rounds
+import headway
+from headway.base.errors import HeadwayError
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def test_two_rounds_by_hand() -> None:
@@ -54,3 +60,15 @@ def test_there_is_no_global_model() -> None:
     recipe, task = parse("lgfedavg"), skewed(3, train_size=90)
     assert not rounds.has_global_model(recipe, task)
     assert rounds.personal_phases(recipe, task) == []
+
+
+def test_a_run_may_start_from_another_runs_body_and_classifier(tmp_path: Path) -> None:
+    first = headway.run("fedavg", out=tmp_path / "a", **DIGITS)
+    file = first.path / "model.safetensors"
+    warm = headway.run("lgfedavg", out=tmp_path / "b", weights=str(file), weights_head=True, lr=1e-9, **DIGITS)
+    held = load_file(file)
+    body = next(name for name in held if name.startswith("body."))
+    assert torch.allclose(load_file(warm.path / "clients/0.safetensors")[body], held[body])
+    assert torch.allclose(load_file(warm.path / "model.safetensors")["head.weight"], held["head.weight"], atol=1e-6)
+    with pytest.raises(HeadwayError, match=r"needs 'head\.proj\.weight'"):
+        headway.run("fedetf", out=tmp_path / "c", weights=str(file), weights_head=True, **DIGITS)

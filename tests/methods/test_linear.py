@@ -6,9 +6,9 @@ import pytest
 import torch
 from toy import OneWeight, fixed, one_round, skewed, task_of
 
-from headway import rounds
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
 from headway.methods import recipe as parse
+from headway.training import rounds
 
 
 def plane(**given):

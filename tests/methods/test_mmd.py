@@ -8,10 +8,10 @@ import pytest
 import torch
 from toy import OneWeight, batch_of, local_of, one_round, skewed, slope, task_of, two_clients, watching
 
-from headway import rounds
-from headway.losses import mmd_squared
 from headway.methods import recipe as parse
 from headway.methods.mmd import MMD
+from headway.models.losses import mmd_squared
+from headway.training import rounds
 
 
 def naive(h: list[list[float]], g: list[list[float]]) -> float:
@@ -79,8 +79,9 @@ def test_penalty_is_lambda_times_the_discrepancy_to_the_received_model() -> None
     value = MMD(weight=0.5).penalty(batch_of(local), local)
     assert value.item() == pytest.approx(0.5 * naive([[3.0], [6.0]], [[1.0], [2.0]]), rel=1e-5)
     value.backward()
-    assert local.ready["glob"].body.u.grad is None
-    assert float(local.ready["glob"].body.u) == 1.0
+    received = local.ready["glob"].net.body.u
+    assert received.grad is None
+    assert float(received) == 1.0
 
 
 def test_the_first_step_of_a_round_is_fedavgs_and_the_second_is_pulled() -> None:
@@ -106,7 +107,7 @@ def test_the_teacher_is_the_model_of_this_round_and_stays_as_it_is() -> None:
 
 
 def test_features_of_the_teacher_are_in_eval_mode() -> None:
-    task = skewed(2, train_size=60)
-    local = local_of(task, "mmd")
-    assert not MMD().prepare(local)["glob"].training
-    assert parse("fedmmd(weight=0.001)").piece("mmd") == MMD(weight=0.001)
+    local = local_of(skewed(2, train_size=60), "mmd")
+    local.net.train()
+    assert not any(module.training for module in MMD().prepare(local)["glob"].net.modules())
+    assert MMD(weight=0.001) in parse("fedmmd(weight=0.001)").pieces

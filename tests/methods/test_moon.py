@@ -21,11 +21,11 @@ from toy import (
     task_of,
 )
 
-from headway.engine import LocalEngine
-from headway.losses import contrast
+from headway.base.tree import Tree
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.moon import Moon
-from headway.tree import Tree
+from headway.models.losses import contrast
 
 
 class Stretch(nn.Module):
@@ -131,12 +131,12 @@ def test_teachers_learn_nothing_and_are_in_eval_mode() -> None:
     local.net.train()
     ready = Moon().prepare(local_of(task, "moon", kept={"w": local.w0}))
     for teacher in ready.values():
-        assert not any(module.training for module in teacher.modules())
-        assert not any(p.requires_grad for p in teacher.parameters())
-    before = {who: ready[who].stats() for who in ready}
+        assert not any(module.training for module in teacher.net.modules())
+        assert not any(p.requires_grad for p in teacher.net.parameters())
+    before = {who: ready[who].net.stats() for who in ready}
     view = local_of(task, "moon", ready=ready)
     Moon().penalty(batch_of(local), view).backward()
-    assert_same({who: ready[who].stats() for who in ready}, before)
+    assert_same({who: ready[who].net.stats() for who in ready}, before)
 
 
 def test_the_last_model_predicts_with_its_own_running_statistics() -> None:
@@ -148,7 +148,7 @@ def test_the_last_model_predicts_with_its_own_running_statistics() -> None:
     local = local_of(task, "moon", kept=engine.store.get(0).kept["moon"])
     prev = Moon().prepare(local)["prev"]
     alone = task.net(recipe).load(reports[0].w, reports[0].stats).eval()
-    assert torch.allclose(prev.features(local.x), alone.features(local.x))
+    assert torch.allclose(prev.features(batch_of(local)), alone.features(local.x))
 
 
 def test_the_contrast_is_on_raw_features() -> None:
@@ -160,7 +160,7 @@ def test_the_contrast_is_on_raw_features() -> None:
     ready = piece.prepare(local)
     local.net.load(server.w)
     batch = batch_of(local)
-    teachers = [ready[who].features(local.x) for who in ("glob", "prev")]
+    teachers = [ready[who].features(batch) for who in ("glob", "prev")]
     assert batch.h.shape[1] == 64
     found = piece.penalty(batch, local_of(task, "moon+etfproj", ready=ready))
     assert torch.equal(found, contrast(batch.h, *teachers, tau=0.5))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import local_of, one_round, two_clients
 
-from headway.local import Batch
+from headway.core.local import Batch
 from headway.methods.mse import MSE
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from toy import OneWeight, batch_of, fixed, local_of, one_round, task_of
 
-from headway.losses import not_true_distillation
 from headway.methods.ntd import NTD
+from headway.models.losses import not_true_distillation
 
 
 def kl(p: list[float], q: list[float]) -> float:

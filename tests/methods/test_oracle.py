@@ -6,14 +6,14 @@ import pytest
 import torch
 from toy import Normed, OneWeight, assert_same, fixed, several, skewed, task_of
 
-from headway import rounds
-from headway.calibration import retrain
-from headway.diagnostics.accuracy import global_score
-from headway.engine import LocalEngine
-from headway.local import in_body
+from headway.base.names import in_body
+from headway.base.tree import stream
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.oracle import Oracle
-from headway.tree import stream
+from headway.methods.parts.calibration import retrain
+from headway.metrics.accuracy import global_score
+from headway.training import rounds
 
 X = [[1.0, 0.0], [3.0, 1.0], [2.0, 5.0], [0.0, 4.0], [7.0, 7.0], [1.0, 1.0]]
 Y = [0, 0, 0, 1, 1, 0]

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toy
 from torch import Tensor, nn
 from toy import Normed, OneWeight, fixed, local_of, one_round, several, slope, task_of, two_clients
 
-from headway import rounds
-from headway.client import personal_net
+from headway.base.tree import Tree
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
 from headway.methods.perfedavg import OneStep, PerFedAvg
-from headway.tree import Tree
+from headway.training import rounds
+from headway.training.client import personal_net
 
 
 class Plane(nn.Module):
@@ -187,9 +189,9 @@ def adapted(text: str, task, k: int = 0) -> tuple[float, list[str]]:
 
 
 def test_the_personal_model_of_perfedavg_is_one_step_of_its_alpha() -> None:
-    assert parse("perfedavg(alpha=0.3)").piece("one_step") == OneStep(steps=1, lr=0.3)
-    assert parse("perfedavg").piece("one_step") == OneStep()
-    assert parse("perfedavg+ft").piece("one_step") is None  # unless another personalisation is named
+    assert OneStep(steps=1, lr=0.3) in parse("perfedavg(alpha=0.3)").pieces
+    assert OneStep() in parse("perfedavg").pieces
+    assert parse("perfedavg+ft").names == "perfedavg+finetune"  # unless another personalisation is named
     u, stages = adapted("perfedavg(alpha=0.3)+babu", two_clients(start=0.5))
     assert stages == ["received", "adapted"]
     assert u == pytest.approx(0.5 - 0.3 * slope(0.5, [2.0], 0), rel=1e-5)
@@ -226,3 +228,23 @@ def test_one_step_leaves_penalties_out() -> None:
     for _ in range(2):
         expected -= 0.1 * slope(expected, [2.0], 0)
     assert u == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("order", ["fo", "hf"])
+def test_per_fedavg_steps_personal_parameters_by_beta_too(order):
+    # a thousandth of the outer step moves body and head a thousandth as far
+    def moved(beta):
+        task = toy.two_clients(start=1.0)
+        _, engine = toy.several(f"perfedavg(order={order},beta={beta})+fedper", task, 1)
+        return [float((engine.store.get(0).personal["head.weight"] - torch.tensor([[1.0], [-1.0]])).norm())]
+
+    assert moved(0.0001)[0] == pytest.approx(moved(0.1)[0] / 1000, rel=1e-2)
+
+
+def test_one_step_is_the_gradient_alone():
+    # h = u x with u = 0: the classifier's gradient is 0, so whatever the weight decay it must not move
+    task, recipe = toy.two_clients(weight_decay=10.0), parse("perfedavg(alpha=0.1)+one_step")
+    server, engine = rounds.begin(recipe, task), LocalEngine()
+    phases = rounds.personal_phases(recipe, task)
+    (result,) = engine.personal(recipe, task, rounds.cast_of(server, recipe), [0], phases, True)
+    assert result.tensors["head.weight"].flatten().tolist() == [1.0, -1.0]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from toy import Normed, assert_same, head_step, one_round, several, skewed, slope, task_of, two_clients
 
-from headway import rounds
-from headway.client import personal_net
-from headway.local import in_body, in_head
+from headway.base.names import in_body, in_head
 from headway.methods import recipe as parse
+from headway.training import rounds
+from headway.training.client import personal_net
 
 
 def stages(text: str, task, n: int = 0, k: int = 0):

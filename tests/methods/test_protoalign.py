@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 from toy import (
     OneWeight,
+    arrived_at,
     assert_same,
     batch_of,
     head_step,
@@ -18,11 +22,13 @@ from toy import (
     two_clients,
 )
 
-from headway import rounds
+from headway.base.tree import Tree
+from headway.core.state import Report
+from headway.engines import LocalEngine
 from headway.methods import recipe as parse
+from headway.methods.parts.nearest_head import NearestHead
 from headway.methods.protoalign import ProtoAlign
-from headway.state import Report
-from headway.tree import Tree
+from headway.training import rounds
 
 
 def report(k: int, n: list[int], mean: list[list[float]]) -> Report:
@@ -39,14 +45,14 @@ KEPT = {"proto": torch.tensor([[9.0, 9.0], [9.0, 9.0], [4.0, 3.0]]), "known": to
 @pytest.mark.parametrize(("average", "row"), [("uniform", [3.0, 0.0]), ("weighted", [2.0, 1.0])])
 def test_prototypes_are_means_over_the_owners(average: str, row: list[float]) -> None:
     # class 0: (1, 2) of 3 samples and (5, -2) of 1; uniform (6/2, 0), weighted (8/4, 4/4); class 1 has one owner
-    kept = ProtoAlign(average=average).absorb(KEPT, REPORTS, 9)
+    kept = ProtoAlign(average=average).absorb(arrived_at(Tree(), REPORTS, kept=KEPT))
     assert kept["proto"].tolist() == [row, [7.0, 7.0], [4.0, 3.0]]  # class 2: nobody has it, it keeps its prototype
     assert kept["known"].tolist() == [True, True, True]
 
 
 def test_a_class_nobody_ever_had_stays_unknown() -> None:
-    first = ProtoAlign().init_server(Tree(), 2, 3)
-    assert ProtoAlign().absorb(first, REPORTS, 9)["known"].tolist() == [True, True, False]
+    first = ProtoAlign().init_server(Tree(), SimpleNamespace(dim=2, classes=3))
+    assert ProtoAlign().absorb(arrived_at(Tree(), REPORTS, kept=first))["known"].tolist() == [True, True, False]
 
 
 def pulled(known: list[bool]) -> torch.Tensor:
@@ -118,3 +124,45 @@ def test_protoalign_beside_model_averaging_is_legal() -> None:
     server, reports, _ = one_round("fedavg+protoalign", skewed(3, train_size=90))
     assert set(reports[0].w) == set(server.w)
     assert server.kept["protoalign"]["known"].any()
+
+
+# ---- prediction by the nearest prototype
+
+
+def test_nearest_head_answers_minus_the_squared_distance_where_a_prototype_is_known() -> None:
+    head = NearestHead(2, 3, torch.Generator())
+    head.proto.copy_(torch.tensor([[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]))
+    head.known.copy_(torch.tensor([1.0, 1.0, 0.0]))
+    z = head.personal(torch.tensor([[3.0, 0.0]]))
+    assert z.flatten().tolist() == pytest.approx([-9.0, -16.0, -math.inf])
+    head.known.zero_()
+    h = torch.tensor([[3.0, 0.0]])
+    assert torch.equal(head.personal(h), head(h))  # no prototype yet: the linear classifier
+
+
+def test_fedproto_nearest_predicts_by_the_servers_prototypes_and_trains_the_same() -> None:
+    task = skewed(4, train_size=200)
+    a, b = "fedavg+ownmodel+protoalign(predict=nearest)", "fedproto"
+    (server, engine), (_, other) = several(a, task, 3), several(b, task, 3)
+    assert_same(engine.store.get(0).personal, other.store.get(0).personal)
+    recipe = parse(a)
+    cast = rounds.cast_of(server, recipe)
+    results = {r.client: r for r in engine.personal(recipe, task, cast, [0, 1], [], True)}
+    tensors = results[0].tensors
+    assert_same(tensors["head.proto"], server.kept["protoalign"]["proto"])
+    net = task.net(recipe).load(tensors).eval()
+    x, y = task.test(0)
+    h = net.features_of(x)
+    gap = ((h[:, None] - tensors["head.proto"][None]) ** 2).sum(2)
+    gap[:, tensors["head.known"] == 0] = math.inf
+    assert results[0].last == int((gap.argmin(1) == y).sum())
+
+
+def test_a_finetuning_never_meets_the_infinite_logits_of_unknown_classes() -> None:
+    task = skewed(4, train_size=200)
+    recipe = parse("fedavg+protoalign(predict=nearest)+ft(epochs=1)")
+    engine = LocalEngine()
+    server = rounds.run(recipe, task, engine, 1)
+    phases = rounds.personal_phases(recipe, task)
+    (result,) = engine.personal(recipe, task, rounds.cast_of(server, recipe), [0], phases, True)
+    assert all(torch.isfinite(v).all() for v in result.tensors.values())

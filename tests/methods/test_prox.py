@@ -6,8 +6,10 @@ import pytest
 import torch
 from toy import (
     Normed,
+    OneWeight,
     assert_trains_like_fedavg,
     batch_of,
+    fixed,
     local_of,
     one_round,
     several,
@@ -17,9 +19,13 @@ from toy import (
     two_clients,
 )
 
+from headway.base.tree import Tree
+from headway.core.phase import Step
 from headway.methods import recipe as parse
+from headway.methods.clsprox import ClsProx
+from headway.methods.feddyn import FedDyn
+from headway.methods.fednova import FedNova
 from headway.methods.prox import Prox
-from headway.tree import Tree
 
 
 def moved(mu: float, recipe: str = "fedprox"):
@@ -90,3 +96,56 @@ def test_prox_leaves_personal_parameters_alone() -> None:
     local = local_of(two_clients(), "fedper+prox")
     local.net.load(Tree({"head.weight": torch.tensor([[9.0], [9.0]])}))
     assert Prox(mu=1.0).penalty(batch_of(local), local).item() == 0
+
+
+# ---- without momentum and weight decay
+
+
+def test_prox_plain_sgd_steps_without_momentum_and_decay() -> None:
+    # two full-batch epochs on u alone: u1 = 0 - 0.1 g(0), u2 = u1 - 0.1 g(u1), whatever momentum and decay say
+    task = two_clients(epochs=2, momentum=0.9, weight_decay=0.5)
+    _, reports, _ = one_round("prox(mu=0,plain_sgd=true)+babu", task)
+    u = 0.0
+    for _ in range(2):
+        u -= 0.1 * slope(u, [2.0], 0)
+    assert float(reports[0].w["body.u"]) == pytest.approx(u, rel=1e-5)
+    _, heavy, _ = one_round("prox(mu=0)+babu", task)
+    assert float(heavy[0].w["body.u"]) > u + 1e-3  # momentum carries it further
+
+
+def test_prox_plain_sgd_also_holds_in_the_phases_of_another_piece() -> None:
+    def steps(text: str) -> list[Step]:
+        return [phase.step(Step(0.1, momentum=0.9, decay=0.5), "body.u") for phase in parse(text).local_phases(3)]
+
+    pulled = Step(0.1, momentum=0.9, decay=0.5, pull=0.001)
+    assert steps("fedrep+prox") == [pulled, pulled]
+    assert steps("fedrep+prox(plain_sgd=true)") == [pulled.plain(), pulled.plain()]
+    assert (pulled.plain().momentum, pulled.plain().decay) == (0.0, 0.0)
+
+
+def test_fedprox_squares_the_norm() -> None:
+    # mu/2 ||(3, 4)||^2 = 0.1/2 * 25 = 1.25; the norm alone would give 0.25, and a constant pull
+    task = task_of([[1.0, 1.0]], [0], [[0]], body=lambda: OneWeight(1.0, 2), first=fixed([[0.0, 0.0]] * 2), bias=False)
+    local = local_of(task, "prox")
+    with torch.no_grad():
+        local.net.head.weight[0] += torch.tensor([3.0, 4.0])
+    value = Prox(mu=0.1).penalty(batch_of(local), local)
+    assert value.item() == pytest.approx(1.25)
+    value.backward()
+    assert local.net.head.weight.grad[0].tolist() == pytest.approx([0.3, 0.4])
+
+
+@pytest.mark.parametrize(
+    "piece", [Prox(mu=0.1), ClsProx(mu=0.1), FedNova(mu=0.1), FedDyn(alpha=0.1)], ids=lambda p: p.name
+)
+def test_every_proximal_term_is_a_square(piece) -> None:
+    # twice as far is four times the price
+    task = skewed(1, partition="iid", train_size=10)
+    prices = []
+    for far in (1.0, 2.0):
+        local = local_of(task, "fedavg", kept={"g": task.first_params(parse("fedavg")).zeros()})
+        with torch.no_grad():
+            local.net.head.weight += far
+        prices.append(piece.penalty(batch_of(local), local).item())
+    assert prices[0] == pytest.approx(0.05 * 10 * task.dim, rel=1e-4)
+    assert prices[1] == pytest.approx(4 * prices[0], rel=1e-4)

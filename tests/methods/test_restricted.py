@@ -9,10 +9,10 @@ import pytest
 import torch
 from toy import OneWeight, fixed, local_of, one_round, skewed, task_of, two_clients
 
-from headway import rounds
-from headway.local import Batch
+from headway.core.local import Batch
 from headway.methods import recipe as parse
 from headway.methods.restricted import Restricted
+from headway.training import rounds
 
 
 def scales(piece: Restricted, y: list[int], classes: int = 3) -> list[float]:
@@ -70,4 +70,4 @@ def test_predictions_are_unscaled() -> None:
 
 def test_fedrs_has_no_bias() -> None:
     assert "head.bias" not in skewed(2, train_size=30).first_params(parse("fedrs"))
-    assert parse("fedrs(alpha=0.9)").piece("restricted") == Restricted(alpha=0.9)
+    assert Restricted(alpha=0.9) in parse("fedrs(alpha=0.9)").pieces

@@ -6,9 +6,11 @@ import pytest
 import torch
 from toy import (
     Normed,
+    arrived_at,
     assert_same,
     assert_trains_like_fedavg,
     local_of,
+    normed,
     one_round,
     several,
     skewed,
@@ -17,9 +19,10 @@ from toy import (
     two_clients,
 )
 
+from headway.base.tree import Tree, mean
+from headway.core.state import Report
+from headway.methods import recipe as parse
 from headway.methods.scaffold import Scaffold
-from headway.state import Report
-from headway.tree import Tree, mean
 
 DATA = [([2.0], 0), ([1.0, 2.0], 1)]
 
@@ -89,12 +92,12 @@ def test_new_control_variate_is_option_two() -> None:
 def test_server_control_variate_moves_by_the_share_that_took_part(control: str, expected: float) -> None:
     # c + (1/K) sum_k Delta c_k, K = 10 clients of which 2 answer with 1 and 2; `none`: the mean over the two
     reports = [Report(k, 1, 1, Tree(), Tree(), {"delta_c": t(d)}) for k, d in ((0, 1.0), (1, 2.0))]
-    kept = Scaffold(control=control).absorb({"c": t(1.0)}, reports, num_clients=10)
+    kept = Scaffold(control=control).absorb(arrived_at(t(0.0), reports, kept={"c": t(1.0)}, num_clients=10))
     assert float(kept["c"]["u"]) == pytest.approx(expected)
 
 
 def test_server_step_is_eta_g_times_the_mean_update() -> None:
-    w, _ = Scaffold(server_lr=0.25).server_step(t(1.0), t(3.0), {})
+    w = Scaffold(server_lr=0.25).server_step(t(3.0), arrived_at(t(1.0)))
     assert float(w["u"]) == 1.5  # 1 + 0.25 (3 - 1)
 
 
@@ -159,3 +162,21 @@ def test_batchnorm_statistics_take_the_plain_average() -> None:
     server, reports, _ = one_round("scaffold(server_lr=0.1)", task)
     assert_same(server.stats, mean([r.stats for r in reports], [0.5, 0.5]))
     assert not any("running" in name for name in server.kept["scaffold"]["c"])
+
+
+def test_scaffolds_controls_exist_for_parameters_only_and_are_written_back() -> None:
+    task = normed()
+    server, _, engine = one_round("scaffold", task)
+    params = set(task.first_params(parse("scaffold")))
+    assert set(server.kept["scaffold"]["c"]) == params
+    first = engine.store.get(0).kept["scaffold"]["c"]
+    assert set(first) == params
+    assert float(first.sq_norm()) > 0
+    _, _, engine = one_round("scaffold", task, server, engine)
+    second = engine.store.get(0).kept["scaffold"]["c"]
+    assert float((second - first).sq_norm()) > 0  # the next round starts from them and changes them again
+
+
+def test_scaffolds_controls_skip_a_frozen_classifier() -> None:
+    server, _, _ = one_round("scaffold+etf", skewed(2, train_size=60))
+    assert not any(name.startswith("head.") for name in server.kept["scaffold"]["c"])

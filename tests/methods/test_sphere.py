@@ -7,11 +7,12 @@ import torch
 from torch.nn import functional as F
 from toy import OneWeight, one_round, several, skewed, task_of
 
-from headway import heads, rounds
-from headway.client import personal_net
-from headway.errors import RecipeError
+from headway.base.errors import RecipeError
+from headway.base.tree import stream
 from headway.methods import recipe as parse
-from headway.tree import stream
+from headway.models import heads
+from headway.training import rounds
+from headway.training.client import personal_net
 
 
 @pytest.mark.parametrize(("dim", "classes"), [(3, 3), (10, 3), (64, 10), (17, 10)])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import normalize
-from toy import assert_same, one_round, several, skewed
+from toy import arrived_at, assert_same, one_round, several, skewed
 
-from headway.local import in_body
+from headway.base.names import in_body
+from headway.base.tree import Tree
 from headway.methods import recipe as parse
 from headway.methods.spread import Spread
-from headway.tree import Tree
 
 
 def spread(W: torch.Tensor, **how: float) -> torch.Tensor:
-    return Spread(**how).post(Tree({"head.weight": W}), [])["head.weight"]
+    return Spread(**how).server_step(Tree({"head.weight": W}), arrived_at(Tree()))["head.weight"]
 
 
 def cosines(W: torch.Tensor) -> torch.Tensor:
@@ -88,4 +88,4 @@ def test_clients_start_the_next_round_from_the_spread_classifier() -> None:
     server, _ = several("fedaws(lr=5,steps=100,nu=0.5)", task, 3)
     plain, _ = several("fedavg", task, 3)
     assert float(cosines(server.w["head.weight"]).max()) < float(cosines(plain.w["head.weight"]).max())
-    assert parse("fedaws(nu=0.8,steps=30,lr=0.1)").piece("spread") == Spread(nu=0.8, steps=30, lr=0.1)
+    assert Spread(nu=0.8, steps=30, lr=0.1) in parse("fedaws(nu=0.8,steps=30,lr=0.1)").pieces

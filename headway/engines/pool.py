@@ -1,0 +1,398 @@
+"""The local engine with workers: forked processes on this machine, one thread each, that train clients in parallel.
+
+Workers inherit the data and the task in memory (copied on write), keep one net each, and receive the broadcast through
+shared memory. Which worker trains which client, and in which order, does not change the result, not by one bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import ctypes
+import multiprocessing
+import os
+import selectors
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.base.errors import EngineError
+from headway.base.tree import Tree
+from headway.core.phase import Phase
+from headway.core.recipe import Recipe
+from headway.core.state import Broadcast, Client, Report
+from headway.engines.local import (
+    LocalEngine,
+    drained,
+    evaluate_personal,
+    part_logits,
+    samples_or_positions,
+    surveyed,
+)
+from headway.engines.store import ClientStore
+from headway.engines.transport import ALIGN, SharedBuffer
+from headway.models.net import Net, chunks
+from headway.training.client import first_client, train_client
+from headway.training.engine import PersonalResult
+
+if TYPE_CHECKING:
+    from headway.training.task import Task
+
+SLOT_MODELS = (8, 2)  # size of a buffer in models; the second where memory for the first cannot be mapped
+SPARE_BYTES = 4 * 2**20  # added to each buffer
+AHEAD = 2  # clients given to a worker at a time: the one it trains and the next, so that it never waits
+SMALL = 1 << 15  # bytes that fit into a pipe while the other side does not read
+GONE = (EOFError, OSError)  # raised when reading from the pipe of a dead worker
+MOST_DEATHS = 3  # workers that may die on one client; at this number the run stops
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+ERROR = "error"
+VERBS = {"train": "training", "personal": "personalising", "received": "evaluating", "survey": "surveying"}
+
+
+class Worker:
+    """A forked process and the pipe to it."""
+
+    def __init__(self, work: Callable[[Connection], None]):
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.pipe.close()
+                die_with_parent()
+                work(theirs)
+            except BaseException as error:
+                send_error(theirs, error)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def send(self, message: Any) -> None:
+        """Send a message. That a worker is dead is detected when its answer is read."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(message)
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def send_error(pipe: Connection, error: BaseException) -> None:
+    """Send an error to the run with its traceback; an error that cannot be pickled is sent as text."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        copy.copy(error)  # calls the constructor as unpickling does, and so fails here if unpickling would fail
+        pipe.send((ERROR, error, trace))
+    except Exception:
+        pipe.send((ERROR, RuntimeError(f"{type(error).__name__}: {error}"), trace))
+
+
+def received(pipe: Connection) -> Any:
+    """The worker's answer. An error of the worker is raised here, with the worker's traceback as its cause."""
+    answer = pipe.recv()
+    if answer[0] == ERROR:
+        raise answer[1] from RuntimeError(f"in a worker:\n{answer[2]}")
+    return answer
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this worker when the run ends; ignore SIGINT and SIGTERM, which the run handles."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+class PoolEngine(LocalEngine):
+    """The local engine in N worker processes, for one recipe and one task: workers inherit both when forked."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        workers: int,
+        store: ClientStore | None = None,
+        tick: Callable[[int, int], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        super().__init__(store, tick)
+        self.say, self._deaths = say, 0
+        self.recipe, self.task = recipe, task
+        model = task.first_params(recipe).nbytes() + task.first_stats(recipe).nbytes()
+        self.most = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
+        self.cast_buffer, *buffers = shared_buffers(1 + workers * AHEAD + self.most, model)
+        self.inboxes = [buffers[w * AHEAD : (w + 1) * AHEAD] for w in range(workers)]
+        self.slots = buffers[workers * AHEAD :]
+        self.workers = [Worker(self._work(w)) for w in range(workers)]
+
+    # ---- in the worker
+    def _work(self, number: int) -> Callable[[Connection], None]:
+        def work(pipe: Connection) -> None:
+            task = self.task.on(self.task.gpus[number]) if self.task.gpus else self.task
+            if task.device.type == "cuda":
+                torch.cuda.set_device(task.device)
+            cast: Broadcast | None = None
+            net, held_out = task.net(self.recipe), None
+            while True:
+                try:
+                    kind, *rest = pipe.recv()
+                except EOFError:
+                    return
+                if kind == "here":
+                    pipe.send((kind,))
+                    continue
+                if kind == "cast":
+                    cast = Broadcast(**self.cast_buffer.unpack(rest[0], device=task.device))
+                    continue
+                if kind == "net":
+                    value = self.cast_buffer.unpack(rest[0])
+                    net, held_out = task.net_of(value["spec"]).load(value["tensors"]).eval(), value.get("held_out")
+                    continue
+                if kind == "logits":
+                    # not into a slot: the caller may still read the round's reports there
+                    part = chunks(samples_or_positions(task, held_out))[rest[0]]
+                    answer = {"z": part_logits(task, net, part, held_out is not None)}
+                    pipe.send((rest[0], self.inboxes[number][0].pack(answer)))
+                    continue
+                if kind == "survey":
+                    k, slot = rest[:2]
+                    pipe.send((k, slot, self.slots[slot].pack(surveyed(self.recipe, task, net, k))))
+                    continue
+                k, slot, inbox, message, how = rest
+                assert cast is not None
+                kept = self.inboxes[number][inbox].unpack(message, device=task.device) if message else None
+                client = Client(**kept) if kept else first_client(self.recipe, task, cast, k)
+                pipe.send((k, slot, self._answer(task, kind, cast, client, self.slots[slot], how)))
+
+        return work
+
+    def _answer(self, task: Task, kind: str, cast: Broadcast, client: Client, slot: SharedBuffer, how: Any) -> bytes:
+        if kind == "train":
+            report, after = train_client(self.recipe, task, cast, client, own_memory=False)
+            return slot.pack({"report": report, "client": after})
+        phases = self._phases if kind == "personal" else []
+        return slot.pack(evaluate_personal(self.recipe, task, cast, client, phases, keep=bool(how)))
+
+    # ---- in the run
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
+        reports: list[Report] = []
+        self._pending = []
+        for _, value in self._spread("train", ("cast", self.cast_buffer.pack(cast)), ids, None):
+            reports.append(Report(**value["report"]))
+            self._pending.append(Client(**value["client"]))
+        return reports
+
+    def commit(self) -> None:
+        """Store the new client states, copied out of the shared slots, which the next round overwrites."""
+        self.store.put(copied(client) for client in drained(self._pending))
+
+    def personal(
+        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
+    ) -> Iterator[PersonalResult]:
+        self._phases = phases
+        self._restart_workers()  # phases contain functions, which cannot be sent; newly forked workers inherit them
+        for start in range(0, len(ids), self.most):
+            part = ids[start : start + self.most]
+            opened = ("cast", self.cast_buffer.pack(cast))
+            results = [PersonalResult(**v) for _, v in self._spread("personal", opened, part, keep)]
+            yield from sorted(results, key=lambda r: r.client)
+
+    def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
+        correct: dict[int, int] = {}
+        for start in range(0, len(ids), self.most):
+            opened = ("cast", self.cast_buffer.pack(cast))
+            part = self._spread("received", opened, ids[start : start + self.most], None)
+            correct |= {k: PersonalResult(**v).last for k, v in part}
+        return {k: correct[k] for k in ids}
+
+    def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
+        """Survey the clients in the workers, as many at a time as there are slots; yield in client order."""
+        ids = task.everyone()
+        for start in range(0, len(ids), self.most):
+            part = ids[start : start + self.most]
+            opened = ("net", self.cast_buffer.pack({"spec": net.head.spec, "tensors": net.tensors()}))
+            answers = dict(self._spread("survey", opened, part, None))
+            yield from (answers[k] for k in part)
+
+    def close(self) -> None:
+        """End the workers and free the shared memory."""
+        super().close()
+        self._stop_workers()
+        self.slots, self.inboxes, self.cast_buffer, self._pending = [], [], SharedBuffer(ALIGN), []
+
+    def _stop_workers(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
+
+    @property
+    def deaths(self) -> int:
+        """Worker processes that died so far."""
+        return self._deaths
+
+    def _on_worker_death(self, work: str, count: int, then: str) -> None:
+        """Report the death of a worker, the `count`-th at this work; raise an error if there are too many."""
+        self._deaths += 1
+        if count >= MOST_DEATHS:
+            raise EngineError(
+                f"engine=local: {count} worker processes died while {work}; the machine may be out of memory: "
+                f"give fewer --workers or more memory, then `headway resume` the run"
+            ) from None
+        self.say(f"a worker process died while {work}; {then}")
+
+    def wait_for_workers(self) -> None:
+        """Wait until all workers have started."""
+        for worker in self.workers:
+            worker.pipe.send(("here",))
+        for worker in self.workers:
+            received(worker.pipe)
+
+    def _replace(self, w: int) -> None:
+        self.workers[w].stop()
+        self.workers[w] = Worker(self._work(w))
+
+    def _restart_workers(self) -> None:
+        count = len(self.workers)
+        self._stop_workers()
+        self.workers = [Worker(self._work(w)) for w in range(count)]
+
+    def _spread(self, kind: str, opened: Any, ids: Sequence[int], how: Any) -> Iterable[tuple[int, dict[str, Any]]]:
+        """Distribute the clients over the workers, largest first; yield (client, result) as they finish.
+
+        A worker that dies is replaced, and its client starts again. `opened` is the first message to every worker: the
+        broadcast, or a net.
+        """
+        slot_of = {k: slot for slot, k in enumerate(ids)}
+        queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
+        tick = self.tick if kind != "received" else lambda done, total: None
+        at_work: dict[int, list[tuple[int, int]]] = {w: [] for w in range(len(self.workers))}  # (client, inbox)
+        deaths: dict[int, int] = {}
+        done = 0
+
+        def give(w: int) -> None:
+            """Give an idle worker a client, and a second one in advance while more are left than all workers can hold.
+
+            A worker does not read while it trains, so a message sent in advance must fit into the pipe; otherwise
+            worker and run would wait for each other.
+            """
+            held = at_work[w]
+            while queue and (not held or (len(held) < AHEAD and len(queue) > AHEAD * len(self.workers))):
+                k = queue.pop()
+                inbox = next(i for i in range(AHEAD) if i not in [taken for _, taken in held])
+                client = self.store.get(k) if kind != "survey" else None
+                message = self.inboxes[w][inbox].pack(client) if client is not None else b""
+                if held and len(message) > SMALL:
+                    queue.append(k)
+                    return
+                held.append((k, inbox))
+                self.workers[w].send((kind, k, slot_of[k], inbox, message, how))
+
+        with selectors.DefaultSelector() as ready:
+            for w, worker in enumerate(self.workers):
+                ready.register(worker.pipe, selectors.EVENT_READ, w)
+                worker.send(opened)
+                give(w)
+            while any(at_work.values()):
+                tick(done, len(ids))
+                for key, _ in ready.select(timeout=0.5):
+                    w = key.data
+                    try:
+                        k, slot, message = received(self.workers[w].pipe)
+                    except GONE:
+                        lost = [held for held, _ in at_work[w]]
+                        if lost:  # the first was being worked on; the second had not been started
+                            deaths[lost[0]] = deaths.get(lost[0], 0) + 1
+                            work = f"{VERBS[kind]} client {lost[0]}"
+                            self._on_worker_death(work, deaths[lost[0]], "a new worker starts this client again")
+                        else:
+                            self._on_worker_death("waiting", 0, "a new worker replaces it")
+                        queue += reversed(lost)
+                        at_work[w] = []
+                        ready.unregister(self.workers[w].pipe)
+                        self._replace(w)
+                        ready.register(self.workers[w].pipe, selectors.EVENT_READ, w)
+                        self.workers[w].send(opened)
+                        give(w)
+                        continue
+                    at_work[w].pop(0)
+                    give(w)
+                    done += 1
+                    # no copy in training: the round's reports are used up before the next round overwrites the slots
+                    yield k, self.slots[slot].unpack(message, copy=kind != "train")
+        tick(done, len(ids))
+
+    def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
+        """The same as in one process, the chunks computed in the workers."""
+        parts = len(chunks(samples_or_positions(task, held_out)))
+        if parts == 1:
+            return super().logits(task, net, held_out)
+        also = {} if held_out is None else {"held_out": held_out}
+        packed = self.cast_buffer.pack({"spec": net.head.spec, "tensors": net.tensors()} | also)
+        answers: dict[int, Tensor] = {}
+        todo = list(reversed(range(parts)))
+        busy: dict[int, int] = {}
+        deaths = 0
+
+        def give(w: int) -> None:
+            if todo:
+                busy[w] = todo.pop()
+                self.workers[w].send(("logits", busy[w]))
+
+        for w, worker in enumerate(self.workers[:parts]):
+            worker.send(("net", packed))
+            give(w)
+        while busy:
+            for pipe in wait([self.workers[w].pipe for w in busy]):
+                w = next(i for i in busy if self.workers[i].pipe is pipe)
+                number = busy.pop(w)
+                try:
+                    _, message = received(self.workers[w].pipe)
+                    answers[number] = self.inboxes[w][0].unpack(message, copy=True)["z"]
+                except GONE:
+                    deaths += 1
+                    self._on_worker_death("evaluating", deaths, "a new worker evaluates its part of the test set again")
+                    todo.append(number)
+                    self._replace(w)
+                    self.workers[w].send(("net", packed))
+                give(w)
+        return torch.cat([answers[i] for i in range(parts)])[: len(samples_or_positions(task, held_out))]
+
+
+def shared_buffers(count: int, model: int) -> list[SharedBuffer]:
+    """`count` buffers of several times the model's size; smaller ones where the process cannot map so much memory.
+
+    Tensors that do not fit into a buffer are sent through the pipe, which is slower but gives the same result.
+    """
+    for models in SLOT_MODELS:
+        with contextlib.suppress(OSError, OverflowError):
+            return SharedBuffer.allocate(count, models * model + SPARE_BYTES)
+    size = count * (SLOT_MODELS[-1] * model + SPARE_BYTES) / 1e9
+    raise EngineError(
+        f"engine=local: workers need {size:.1f} GB of address space for {count} models, and this process may not map "
+        f"so much; give --workers 1, or raise the limit (ulimit -v, vm.max_map_count)"
+    )
+
+
+def copied(client: Client) -> Client:
+    """A copy that shares no memory with the original."""
+
+    def copy_of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.clone()
+        if isinstance(value, Tree):
+            return value.copy()
+        if isinstance(value, dict):
+            return {key: copy_of(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [copy_of(v) for v in value]
+        return value
+
+    return Client(client.id, copy_of(client.personal), copy_of(client.kept), copy_of(client.momentum))

@@ -1,0 +1,36 @@
+"""Training steps in C++ that is compiled on this machine; used if --tune finds that they are faster.
+
+They compute the same as torch, with sums in another order. Evaluation always uses torch.
+"""
+
+from pathlib import Path
+
+from torch import nn
+
+from headway.models.native import pooled, thin
+
+__all__ = ["applies", "install", "ready", "sources"]
+
+
+def applies(body: nn.Module, batch: int) -> bool:
+    """Whether the body has layers that can be replaced."""
+    return bool(pooled.rows(body) or thin.layers(body, batch))
+
+
+def install(body: nn.Module, batch: int) -> None:
+    """Replace the body's layers; names, parameters and predictions stay the same."""
+    for row in pooled.rows(body):
+        row.__class__ = pooled.ROWS[type(row)]
+    for layer in thin.layers(body, batch):
+        layer.__class__ = thin.ThinLinear
+
+
+def sources() -> list[bytes]:
+    """The C++ files: a part of the key under which measured times are cached."""
+    return [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.cpp"))]
+
+
+def ready() -> None:
+    """Compile the code, so that an error occurs before the first round."""
+    pooled.kernel()
+    thin.kernel()

@@ -1,1 +1,0 @@
-"""The report page: runs in, one self-contained HTML page out."""

@@ -1,1 +1,0 @@
-"""The papers' tables and figures again: their settings, our runs, both side by side."""
