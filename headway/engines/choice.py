@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -63,9 +62,9 @@ def passing_store(task: Task, kind: str) -> ClientStore:
 
     It uses a temporary folder (in TMPDIR, if set), which is deleted with the store.
     """
-    folder = Path(tempfile.mkdtemp(prefix="headway-clients-"))
-    store = store_in(folder, task, kind)
-    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    folder = tempfile.TemporaryDirectory(prefix="headway-clients-", ignore_cleanup_errors=True)
+    store = store_in(Path(folder.name), task, kind)  # a signal that ends it here deletes the folder too
+    weakref.finalize(store, folder.cleanup)
     return store
 
 

@@ -190,7 +190,7 @@ def is_shared(piece: Piece) -> bool:
 
 def used_by(recipe: Recipe, data: str, model: str, partition: str) -> list[Plugin]:
     """The plugins that a request needs."""
-    named = {p.name for p in recipe.pieces}, {model}, {data}, {partition.partition("(")[0].strip()}
+    named = {p.name for p in recipe.pieces}, {model}, {data}, {partitions.name_of(partition)}
     needed = dict(zip(PARTS, named, strict=True))
     return [p for p in PLUGINS.values() if any(needed[part] & set(p.brings[part]) for part in PARTS)]
 

@@ -1,7 +1,9 @@
 """Where clients' memory rests: in memory, on disk, or both, to the same bits."""
 
 import errno
+import gc
 import os
+import tempfile
 import weakref
 
 import pytest
@@ -13,6 +15,7 @@ from headway.base.errors import DiskError
 from headway.base.tree import Tree, mean
 from headway.core.state import Client
 from headway.engines import ClientStore, DirectoryStore, LocalEngine, SpillingStore
+from headway.engines import choice
 from headway.engines import store as store_module
 from headway.methods import recipe as parse
 from headway.metrics.accuracy import global_score, personal_ids, received_score
@@ -191,3 +194,16 @@ def test_a_round_is_stored_client_by_client_and_each_is_let_go():
     engine.commit()
     assert alive == [4, 3, 2, 1]
     assert engine._pending == []
+
+
+def test_what_ends_the_making_of_a_temporary_store_leaves_no_folder(tmp_path, monkeypatch):
+    def stopped(folder, task, kind):
+        assert list(tmp_path.iterdir()) == [folder]
+        raise KeyboardInterrupt  # as SIGTERM does at this moment
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(choice, "store_in", stopped)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(ResourceWarning):
+        choice.passing_store(None, "disk")
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []

@@ -85,6 +85,12 @@ def test_an_own_model_data_set_and_partition_are_recorded_too():
     }  # fmt: skip
 
 
+def test_a_partition_in_capitals_is_recorded_too():
+    headway.load_plugin(written(PARTS, "parts.py"))
+    run = headway.run("fedavg", partition=" Turns ", out="r", **SMALL)
+    assert [record["file"] for record in run.config["plugins"]] == ["parts.py"]
+
+
 def test_all_that_was_registered_since_can_be_removed():
     before = plugins.known_names()
     plugins.load_plugin(written(HALVED))

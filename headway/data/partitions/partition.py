@@ -185,8 +185,10 @@ def draw(
             deal = draws.classes_each(asked, y, clients, classes, seed)
         case name if name in REGISTERED:
             deal = draws.registered(asked, REGISTERED[name], y, clients, classes, seed)
-        case _:
+        case "natural":
             deal = draws.natural(group, len(y), clients, seed)
+        case name:
+            raise AssertionError(f"partition {name} is listed in spec.py and has no branch here")
     lists = lists_of(deal.pool, deal.owner, clients)
     notes = {"attempts": 1, "refilled": 0, "clients_refilled": 0} | deal.notes
     notes |= {"dropped": len(y) - len(lists.index), "empty": np.flatnonzero(lists.sizes() == 0).tolist()}

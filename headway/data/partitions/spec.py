@@ -171,16 +171,17 @@ def saved(text: object) -> Path | None:
     path = text.strip() if isinstance(text, str) else ""
     if path.lower().endswith(".json"):
         return Path(path)
-    folder = path and _name(path) not in SETTINGS and ("/" in path or os.path.isdir(path))
+    folder = path and name_of(path) not in SETTINGS and ("/" in path or os.path.isdir(path))
     return Path(path) / "partition.json" if folder else None
 
 
 def brings_clients(text: object) -> bool:
     """Whether the partition itself says how many clients there are."""
-    return saved(text) is not None or (isinstance(text, str) and _name(text) == "natural")
+    return saved(text) is not None or (isinstance(text, str) and name_of(text) == "natural")
 
 
-def _name(text: str) -> str:
+def name_of(text: str) -> str:
+    """The name of the partition that a text asks for, before its settings are read."""
     return "".join(text.lower().split()).partition("(")[0]
 
 
