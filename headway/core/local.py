@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headway.base.lazy import Tensor, torch
@@ -27,13 +28,24 @@ class Batch:
     rows: Tensor | None = None  # [B]  positions among the client's samples; None where x is augmented
 
 
-class Cache:
-    """Values that are computed once per client and round: the pieces' views, class means, features of a fixed body."""
+@dataclass(frozen=True)
+class Measured:
+    """Values of the net on the client's data, computed when a piece first asks for them; all pieces share them."""
 
-    def __init__(self) -> None:
-        self.views: dict[str, Local] = {}
-        self.class_means: Tensor | None = None  # [C, d]
-        self.features: Tensor | None = None  # [n_k, d]
+    net: Net
+    x: Tensor
+    y: Tensor
+
+    @cached_property
+    def class_means(self) -> Tensor:
+        """[C, d]"""
+        return means_by_class(self.net.features_of(self.x), self.y, self.net.classes)
+
+
+def means_by_class(h: Tensor, y: Tensor, classes: int) -> Tensor:
+    """The mean of h [n, d] in each class, [C, d]; zero rows for absent classes."""
+    sums = h.new_zeros(classes, h.shape[1]).index_add_(0, y, h)  # [C, d]
+    return sums / torch.bincount(y, minlength=classes).clamp(min=1)[:, None]
 
 
 def no_fit(start: Tree, under: Piece) -> Tree:
@@ -61,7 +73,11 @@ class Local:
     step_weights: Callable[[bool], Tree] = no_step_weights  # computes k_eff and k_pulled
     fit: Callable[[Tree, Piece], Tree] = no_fit  # (start, piece): trains a second model on the client's data
     last_epoch: tuple[Tensor, Tensor] | None = None  # h [n, d] and y [n] of the last epoch of training
-    cache: Cache = field(default_factory=Cache, compare=False, repr=False)
+    measured: Measured | None = None  # for this state of the net; None: nothing is measured yet
+
+    def __post_init__(self) -> None:
+        if self.measured is None:
+            object.__setattr__(self, "measured", Measured(self.net, self.x, self.y))
 
     @property
     def w(self) -> Tree:
@@ -86,19 +102,14 @@ class Local:
 
     def class_means(self) -> Tensor:
         """Mean feature of each local class in eval mode, [C, d]; zero rows for absent classes."""
-        if self.cache.class_means is None:  # several pieces may ask
-            self.cache.class_means = self._means(self.net.features_of(self.x), self.y)
-        return self.cache.class_means
+        assert self.measured is not None
+        return self.measured.class_means
 
     def last_epoch_means(self) -> Tensor:
         """Mean feature of each class during the last epoch of training, [C, d]; zero rows for absent classes."""
         if self.last_epoch is None:
             raise RuntimeError('local.last_epoch_means: the piece must require "features of the last epoch"')
-        return self._means(*self.last_epoch)
-
-    def _means(self, h: Tensor, y: Tensor) -> Tensor:
-        sums = h.new_zeros(self.net.classes, h.shape[1]).index_add_(0, y, h)  # [C, d]
-        return sums / torch.bincount(y, minlength=self.net.classes).clamp(min=1)[:, None]
+        return means_by_class(*self.last_epoch, self.net.classes)
 
     def frozen(self, w: Tree) -> Teacher:
         """A copy of the net with parameters w that is not trained: a teacher, or the model of the last round."""
@@ -106,16 +117,22 @@ class Local:
 
     def prepared(self, ready: dict[str, Any]) -> Local:
         """The same client with the notes of `prepare`."""
-        return replace(self, ready=ready, cache=Cache())
+        return replace(self, ready=ready, measured=None)
 
     def trained(self, last_epoch: tuple[Tensor, Tensor] | None) -> Local:
-        """The same client after local training, with an empty cache, as the model has changed."""
-        return replace(self, last_epoch=last_epoch, cache=Cache())
+        """The same client after local training; the model has changed, so everything is measured anew."""
+        return replace(self, last_epoch=last_epoch, measured=None)
 
     def of(self, piece: Piece) -> Local:
         """The same client with the notes of one piece; made once per piece."""
-        view = self.cache.views.get(piece.name)
-        if view is None:
-            mine = {side: getattr(self, side).get(piece.name, {}) for side in ("kept", "sent", "ready")}
-            view = self.cache.views[piece.name] = replace(self, **mine)
-        return view
+        return self._views.get(piece.name, self._without_notes)
+
+    @cached_property
+    def _views(self) -> dict[str, Local]:
+        names = self.kept.keys() | self.sent.keys() | self.ready.keys()
+        notes = {"kept": self.kept, "sent": self.sent, "ready": self.ready}
+        return {name: replace(self, **{side: note.get(name, {}) for side, note in notes.items()}) for name in names}
+
+    @cached_property
+    def _without_notes(self) -> Local:
+        return replace(self, kept={}, sent={}, ready={})

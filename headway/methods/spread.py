@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.core import Arrived, F, Piece, Tree, setting, torch
+from headway.methods.parts.sgd import SGD
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Spread(Piece):
 
     def server_step(self, w: Tree, arrived: Arrived) -> Tree:
         W = w["head.weight"].clone().requires_grad_()  # [C, d]
-        sgd = torch.optim.SGD([W], lr=self.lr, momentum=0.9)
+        sgd = SGD([W], lr=self.lr, momentum=0.9)
         for _ in range(self.steps):
             with torch.enable_grad():
                 unit = F.normalize(W, dim=1)

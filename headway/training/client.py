@@ -58,11 +58,12 @@ def train_client(
     )  # fmt: skip
     local = local.prepared(recipe.prepare(local))
 
-    momentum, loss, last_epoch = Tree(), math.nan, None
+    momentum, loss, last_epoch, features = Tree(), math.nan, None, None
     with named_randomness(task, "train", cast.round, client.id) as rng:
         for phase, sizes in zip(phases, plan, strict=True):
-            trained = run_phase(recipe, task, local, phase, sizes, rng, client.momentum)
+            trained = run_phase(recipe, task, local, phase, sizes, rng, client.momentum, features)
             momentum, loss, last_epoch = momentum | trained.momentum, trained.loss, trained.last_epoch
+            features = trained.features
 
     local = local.trained(last_epoch)
     w, stats = net.params(), net.stats()
@@ -133,7 +134,9 @@ def personal_net(
     net.thaw(lambda name: any(phase.thaws(name) for phase in phases))
     local = Local(net, cast.w, x, y, cast.round, task.lr(cast.round), recipe.share, client.kept, cast.sent)
     local = local.prepared(recipe.prepare(local))
+    features = None
     with named_randomness(task, "personal", cast.round, client.id) as rng:
         for number, phase in enumerate(phases):
-            run_phase(recipe, task, local, phase, batch_plan(task, net, phase, len(y)), rng, Tree())
+            plan = batch_plan(task, net, phase, len(y))
+            features = run_phase(recipe, task, local, phase, plan, rng, Tree(), features).features
             yield phase.stage or f"phase {number + 1}", net.eval()

@@ -28,6 +28,7 @@ class Trained:
     momentum: Tree  # the optimiser's buffers; empty unless clients keep them
     loss: float  # mean training loss of the last epoch
     last_epoch: tuple[Tensor, Tensor] | None  # h [n, d] and y [n] of the last epoch, if a piece requires them
+    features: Tensor | None  # [n_k, d], if the phase did not change them
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class Samples:
 
 
 def run_phase(
-    recipe: Recipe, task: Task, local: Local, phase: Phase, plan: Plan, rng: torch.Generator, momentum: Tree
-) -> Trained:
-    """Train the net of `local` through one phase."""
+    recipe: Recipe, task: Task, local: Local, phase: Phase, plan: Plan, rng: torch.Generator, momentum: Tree,
+    known: Tensor | None = None,
+) -> Trained:  # fmt: skip
+    """Train the net of `local` through one phase; `known`: the client's features, if the phase before left them."""
     net, y = local.net, local.y
     set_mode(net, phase, lone_sample=plan.lone_sample)
     sgd = optimiser(task, phase, net, local.lr, momentum)
-    loss_of = Loss(recipe, task, local, phase, fixed_features(task, local, phase))
+    features = fixed_features(task, local, phase, known)
+    loss_of = Loss(recipe, task, local, phase, features)
     acting = recipe if phase.loss == "recipe" else FEDAVG
     watched = acting is recipe and bool(recipe.acting("gradient") or recipe.acting("correct"))
     direct = not watched and task.clip_norm is None
@@ -70,20 +73,18 @@ def run_phase(
             sgd.step()
     last = float(torch.stack(losses).mean()) if losses else math.nan
     seen = [torch.cat(part) for part in zip(*loss_of.seen, strict=True)]
-    return Trained(sgd.buffers() if task.persist_momentum else Tree(), last, (seen[0], seen[1]) if seen else None)
+    last_epoch = (seen[0], seen[1]) if seen else None
+    return Trained(sgd.buffers() if task.persist_momentum else Tree(), last, last_epoch, features)
 
 
-def fixed_features(task: Task, local: Local, phase: Phase) -> Tensor | None:
-    """The client's features, computed once, if neither the body nor the inputs change during the phase; else None."""
-    net, cache = local.net, local.cache
+def fixed_features(task: Task, local: Local, phase: Phase, known: Tensor | None) -> Tensor | None:
+    """The client's features, if neither the body nor the inputs change during the phase; else None."""
+    net = local.net
     if moves_body(net, phase) or phase.train_mode:
-        cache.features = None
         return None
     if task.augment or any(m.running_mean is None for _, m in net.parts().norms):
         return None
-    if cache.features is None:  # computed once for consecutive phases that do not train the body
-        cache.features = net.features_of(local.x)
-    return cache.features
+    return net.features_of(local.x) if known is None else known
 
 
 def optimiser(task: Task, phase: Phase, net: Net, lr: float, momentum: Tree) -> SGD:
@@ -145,9 +146,12 @@ class Loss:
         return loss + recipe.penalty(batch, local) if self.penalised else loss
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Backward:
-    """One forward and backward pass: the gradient of the recipe's loss over all parameters (core/piece.py: Grad)."""
+    """One forward and backward pass: the gradient of the recipe's loss over all parameters (core/piece.py: Grad).
+
+    Used for one step. It adds each pass's loss to `losses`, and keeps the batches that it drew.
+    """
 
     loss: Loss
     index: Tensor  # [B] the step's own batch

@@ -14,8 +14,7 @@ from headway.base import machine
 from headway.base.errors import DiskError
 from headway.base.tree import Tree, mean
 from headway.core.state import Client
-from headway.engines import ClientStore, DirectoryStore, LocalEngine, SpillingStore
-from headway.engines import choice
+from headway.engines import ClientStore, DirectoryStore, LocalEngine, SpillingStore, choice
 from headway.engines import store as store_module
 from headway.methods import recipe as parse
 from headway.metrics.accuracy import global_score, personal_ids, received_score

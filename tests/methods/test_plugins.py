@@ -170,7 +170,7 @@ def test_commands_take_plugins(words, said):
 
 def run_halved(out: str, *more: str) -> None:
     words = ("run", "halved", "--clients=2", "--rounds=2", "--train-size=60", f"--out={out}", "--quiet")
-    in_new_process(*words, "--plugin", "halved.py", *more)
+    without_plugins(*words, "--plugin", "halved.py", *more)
 
 
 def in_new_process(*words: str, code: int = 0, **env: str) -> str:
@@ -180,6 +180,15 @@ def in_new_process(*words: str, code: int = 0, **env: str) -> str:
     )
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
+
+
+def without_plugins(*words: str, code: int = 0) -> str:
+    """The same in this process, after it has forgotten its plugins; starting a process takes seconds."""
+    for plugin in list(plugins.PLUGINS.values()):
+        plugins.forget(plugin)
+    done = command(*words)
+    assert done.code == code, done.err
+    return done.out + done.err
 
 
 def unfinished(out: str) -> bytes:
@@ -196,8 +205,8 @@ def test_a_run_is_resumed_calibrated_and_reported_without_naming_the_file_again(
     model = unfinished("runs/r")
     in_new_process("resume", "runs/r", "--quiet")
     assert Path("runs/r/model.safetensors").read_bytes() == model
-    in_new_process("calibrate", "runs/r", "--with", "ccvr(epochs=1)", "--quiet")
-    in_new_process("report", "runs/r")
+    without_plugins("calibrate", "runs/r", "--with", "ccvr(epochs=1)", "--quiet")
+    without_plugins("report", "runs/r")
     assert "correction of the gradient" in Path("runs/r/report.html").read_text()
 
 
@@ -207,7 +216,7 @@ def test_a_run_finds_the_file_from_another_folder(monkeypatch):
     model = unfinished("runs/r")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    in_new_process("resume", "../runs/r", "--quiet")
+    without_plugins("resume", "../runs/r", "--quiet")
     assert Path("../runs/r/model.safetensors").read_bytes() == model
 
 
@@ -217,10 +226,10 @@ def test_a_file_that_is_gone_can_be_named_at_its_new_place():
     unfinished("r")
     Path("new").mkdir()
     Path("halved.py").rename("new/halved.py")
-    said = in_new_process("resume", "r", code=2)
+    said = without_plugins("resume", "r", code=2)
     assert "r needs the plugin halved.py (pieces halved), which is not there" in said
     assert said.rstrip().endswith("put it back, or name it: --plugin halved.py")
-    in_new_process("resume", "r", "--plugin", "new/halved.py", "--quiet")
+    without_plugins("resume", "r", "--plugin", "new/halved.py", "--quiet")
 
 
 def test_a_file_that_has_changed_is_refused():
@@ -228,9 +237,9 @@ def test_a_file_that_has_changed_is_refused():
     run_halved("r")
     written(HALVED.replace("0.5", "0.4"))
     unfinished("r")
-    assert "put the old file of the plugin back" in in_new_process("resume", "r", code=2)
+    assert "put the old file of the plugin back" in without_plugins("resume", "r", code=2)
     again = ("run", "halved", "--clients=2", "--rounds=2", "--train-size=60", "--out=r", "--plugin=halved.py")
-    assert "it holds another run (plugins: halved.py" in in_new_process(*again, code=2)
+    assert "it holds another run (plugins: halved.py" in without_plugins(*again, code=2)
 
 
 # ---- register

@@ -16,7 +16,7 @@ from headway.analysis.diagnostics.finding import NotApplicable
 from headway.base.errors import CheckpointError
 from headway.base.tree import Tree
 from headway.engines import LocalEngine
-from headway.engines.memory import give_back
+from headway.engines.memory import GiveBackGrowth
 from headway.metrics.local_statistics import LocalStatistics, statistics_of
 from headway.models.heads import Head
 from headway.models.net import Net
@@ -40,7 +40,7 @@ class LocalModel:
     counts: Tensor  # [C] training samples per class
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Subject:
     """A finished run with its data at hand. Everything costly is computed when first asked for and then kept."""
 
@@ -148,10 +148,11 @@ class Subject:
         """
         recipe, task, engine = self.saved.recipe, self.task, self.saved.engine
         cast = rounds.cast_of(self.saved.server, recipe)
+        limit_growth = GiveBackGrowth()
         for done, k in enumerate(self.clients):
+            limit_growth(done, len(self.clients))
             if k not in self.trained:
                 self.say(f"local model {done + 1} of {len(self.clients)}")
-                give_back()  # clients differ in size, and what one leaves behind seldom fits the next
                 train_client(recipe, task, cast, engine.client(recipe, task, cast, k), own_memory=False)
             net = task.working_net(recipe)  # after training it still holds what the client ended with
             net.load(recipe.equip(cast.sent, self.counts[k]))

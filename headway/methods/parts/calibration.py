@@ -7,6 +7,7 @@ from typing import Any
 from headway.base.errors import RecipeError
 from headway.core import F, Net, Piece, Recipe, Tensor, setting, torch
 from headway.core.compatibility import is_frozen, refuse
+from headway.methods.parts.sgd import SGD
 
 
 def which_head() -> Any:
@@ -58,12 +59,11 @@ def retrain(
     absent = [c for c in range(net.classes) if c not in set(present.tolist())]
     first = {key: p.detach()[absent].clone() for key, p in head.named_parameters() if key in ("weight", "bias")}
     moving = [p for key, p in head.named_parameters() if key in ("weight", "bias", "scale")]
-    sgd = torch.optim.SGD(moving, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    sgd = SGD(moving, lr=lr, momentum=momentum, weight_decay=weight_decay)
     with torch.enable_grad():
         for _ in range(epochs):
             for i in torch.randperm(len(y), generator=rng).split(batch):
                 i = i.to(e.device)
-                sgd.zero_grad()
                 F.cross_entropy(head.logits(e[i])[:, present], targets[i]).backward()
                 sgd.step()
     with torch.no_grad():
