@@ -10,7 +10,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # --no-compile: Python compiles what a command imports when it first does; compiling all of torch up front takes longer.
-PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
+# editable_mode=compat: `import headway` works in every folder, also in the one that holds the clone.
+PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt --config-settings editable_mode=compat
 RUN := .venv/.run
 DEV := .venv/.dev
 

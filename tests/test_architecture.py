@@ -24,6 +24,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import headway.methods
+from headway.analysis.report import background
 from headway.core.piece import HOOKS, Piece
 from headway.core.recipe import Recipe
 from headway.methods import REGISTRY
@@ -305,6 +306,10 @@ def test_every_method_of_a_piece_is_a_hook_with_a_fold_and_a_line_of_documentati
     assert methods == set(HOOKS)
     assert set(HOOKS.values()) <= {"one", "chain", "total", "merge", "own", "union"}
     assert not [hook for hook in HOOKS if not (vars(Piece)[hook].__doc__ or "").strip()]
+
+
+def test_a_hook_has_its_stage_in_the_report():
+    assert set(background.STAGES) >= {hook for hook, fold in HOOKS.items() if fold != "union"}
 
 
 class Asked(Exception):

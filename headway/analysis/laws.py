@@ -30,6 +30,7 @@ from headway.core.state import Broadcast, Client, Report, Server
 from headway.engines import ClientStore, DirectoryStore, LocalEngine, PoolEngine
 from headway.engines.choice import set_threads
 from headway.methods import REGISTRY
+from headway.methods.plugins import place_in_plugin
 from headway.models import seeded
 from headway.runs.checkpoint import Checkpoints
 from headway.runs.options import Options
@@ -124,7 +125,7 @@ def difference(a: Any, b: Any, path: str = "") -> str | None:
     """The first place in which two values differ, tensors bit for bit; None where they are the same."""
     here = path or "the value"
     if type(a) is not type(b):
-        return f"{here} is a {type(a).__name__} and a {type(b).__name__}"
+        return f"{here} is {type(a).__name__} and {type(b).__name__}"
     if isinstance(a, Tensor):
         same = a.dtype == b.dtype and a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
         return None if same else f"{here} differs"
@@ -188,7 +189,7 @@ def neutral(trial: Trial) -> None:
 
 
 def repeatable(trial: Trial) -> None:
-    """Two runs give the same bits: no state outside of notes, no random numbers of its own."""
+    """Two runs give the same bits: what lasts is in `kept`, and no hook draws random numbers of its own."""
     first = trial.state()
     torch.rand(3), random.random()  # noqa: S311 - the global generators stand elsewhere now
     must_equal(trial.state(), first, "the second run")
@@ -229,7 +230,7 @@ def through_bytes(value: Any) -> Any:
     return unflatten(skeleton, {k: v.clone() for k, v in tensors.items()})
 
 
-def elsewhere(trial: Trial) -> None:
+def other_machine(trial: Trial) -> None:
     """Clients in another order, on another machine, give the same bits."""
     must_equal(trial.state(engine=TravellingEngine(7)), trial.state(), "clients on another machine")
 
@@ -272,18 +273,18 @@ def unchanged_arguments(trial: Trial) -> None:
 
 
 def storable(trial: Trial) -> None:
-    """Notes are tensors, trees, numbers, texts, and dicts and lists of them."""
+    """What a piece keeps or sends is tensors, trees, numbers, texts, and dicts and lists of them."""
     server, engine = trial.trained(2)
     clients = [client for k in engine.store.ids() if (client := engine.store.get(k)) is not None]
     for value in (server, *clients):
         try:
             to_bytes(value)
         except (TypeError, ValueError, HeadwayError) as error:
-            raise Broken(f"a note cannot be stored: {error}") from None
-        must_equal(type(value)(**through_bytes(value)), value, "a note after storing and reading")
+            raise Broken(f"what a piece keeps cannot be stored: {error}") from None
+        must_equal(type(value)(**through_bytes(value)), value, "what a piece keeps, after storing and reading")
 
 
-def stay_home(trial: Trial) -> None:
+def unsent(trial: Trial) -> None:
     """Parameters that a recipe keeps on clients, and frozen tensors, are not sent."""
     recipe, task = trial.recipe, trial.task
     cast = rounds.cast_of(rounds.begin(recipe, task), recipe)
@@ -309,7 +310,7 @@ def frozen(trial: Trial) -> None:
         must_equal(after.only(lambda name: name in first), first, "a frozen tensor moved")
 
 
-def fair(trial: Trial) -> None:
+def same_start(trial: Trial) -> None:
     """The body starts at the same weights as under FedAvg."""
     mine, plain = (
         trial.whole.first_params(r).only(lambda n: n.startswith("body."))
@@ -340,15 +341,15 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "neutral": neutral,
     "repeatable": repeatable,
     "resume": resumed,
-    "elsewhere": elsewhere,
+    "machine": other_machine,
     "workers": workers,
     "disk": on_disk,
     "order": order,
     "arguments": unchanged_arguments,
     "values": storable,
-    "home": stay_home,
+    "unsent": unsent,
     "frozen": frozen,
-    "fair": fair,
+    "start": same_start,
     "composes": composes,
 }
 
@@ -386,7 +387,8 @@ def verdict(name: str, law: Callable[[Trial], None], trial: Trial) -> Verdict:
     except (Broken, HeadwayError) as error:
         return Verdict(text, name, broken=str(error))
     except Exception as error:
-        return Verdict(text, name, broken=" ".join(f"{type(error).__name__}: {error}".split()))
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Verdict(text, name, broken=f"{place}: {said}" if (place := place_in_plugin(error)) else said)
     return Verdict(text, name)
 
 

@@ -8,17 +8,23 @@ import io
 import signal
 import sys
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 import headway
 from headway.base.errors import HeadwayError
+from headway.base.lazy import LazyModule
 from headway.base.wording import for_commands
 from headway.cli.completion import completion_options
 from headway.cli.failure import fail
 from headway.cli.help import HELP_NAMES, help_option, usage_sentence
+
+if TYPE_CHECKING:
+    from headway.methods import plugins
+else:  # not needed for help
+    plugins = LazyModule("headway.methods.plugins")
 
 ABOUT = "Federated learning when every client sees a different mix of labels."
 COMMANDS = {  # name -> what it does, in one line; the command stands in headway/cli/NAME.py
@@ -120,9 +126,10 @@ def main() -> NoReturn:
         code = fail("interrupted", 130)
     except Exception as error:
         stopped = getattr(error, "exit_code", None)  # a run that was asked to stop says how to continue it
-        if stopped is None:
+        if stopped is None and not (place := plugins.place_in_plugin(error)):
             raise
-        code = fail(str(error), stopped)
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        code = fail(f"plugin={place}: {said}; correct the file", 2) if stopped is None else fail(str(error), stopped)
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is done: Ctrl-C now would make it a failure
     sys.exit(code)
 

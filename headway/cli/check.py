@@ -44,6 +44,9 @@ def command(file: str, recipe: str | None, as_json: bool, quiet: bool) -> int:
     if not pieces and recipe is None:
         raise PluginError(f"plugin={file}: it defines no piece; derive a class from headway.Piece, or give --recipe")
     tried = [parse_recipe(recipe)] if recipe is not None else laws.recipes_of(pieces)
+    if pieces and recipe is not None and not {p.name for p in pieces} & {p.name for p in tried[0].pieces}:
+        names = " or ".join(p.name for p in pieces)
+        raise PluginError(f"recipe={recipe}: it has no piece of {file}; add {names}, such as {recipe}+{pieces[0].name}")
     say = progress.say_on_stderr(file, quiet or as_json)
     found = []
     for one in tried:

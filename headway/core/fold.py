@@ -88,7 +88,7 @@ def merge(hook: str) -> Folded:
                 held = united.setdefault(key, value)
                 if held is not value and (hasattr(value, "shape") or held != value):
                     raise RecipeError(
-                        f"{self.names}: {owner[key]} sets the {hook}'s {key} to {held!r} and {piece.name} "
+                        f"{self.spelled}: {owner[key]} sets the {hook}'s {key} to {held!r} and {piece.name} "
                         f"to {value!r}; keep one of the two"
                     )
                 owner.setdefault(key, piece.name)

@@ -56,7 +56,7 @@ class Recipe(Piece):
     def _at_most_one(self, what: str, pieces: Sequence[Piece]) -> None:
         if len(pieces) > 1:
             raise RecipeError(
-                f"{self.names}: {pieces[0].name} and {pieces[1].name} both decide the {what}, "
+                f"{self.spelled}: {pieces[0].name} and {pieces[1].name} both decide the {what}, "
                 f"and a recipe has one; keep one of the two"
             )
 
@@ -67,6 +67,13 @@ class Recipe(Piece):
     @property
     def names(self) -> str:
         return "+".join(p.name for p in self.pieces)
+
+    @property
+    def spelled(self) -> str:
+        """The recipe as the user wrote it, with its pieces where that does not name them."""
+        written = {term.split("(")[0] for term in self.label.split("+")}
+        named = not self.label or {p.name for p in self.pieces} <= written | {FEDAVG.name}
+        return self.names if named else f"{self.label} ({self.names})"
 
     @property
     def title(self) -> str:

@@ -52,7 +52,7 @@ def load_registered(name: str) -> Dataset:
         raise
     except Exception as error:
         raise DataError(
-            f"data '{name}': its function fails ({type(error).__name__}: {error}); mend the registered function"
+            f"data '{name}': its function fails ({type(error).__name__}: {error}); correct the registered function"
         ) from error
     if not isinstance(data, Dataset):
         raise DataError(f"data '{name}': its function returns a {type(data).__name__}; return a headway.Dataset")

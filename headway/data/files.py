@@ -52,7 +52,7 @@ def load_path(text: str) -> Dataset:
             raise DataError(f"data '{path}' does not exist: check the path")
         return read(path, column)
     except OSError as error:
-        raise DataError(f"data '{path}' cannot be read ({error.strerror}): mend its rights or path") from error
+        raise DataError(f"data '{path}' cannot be read ({error.strerror}); correct its rights or its path") from error
 
 
 def read(path: Path, column: str | None) -> Dataset:
@@ -138,7 +138,10 @@ def class_folders(
             if file.suffix.lower() in IMAGES and not file.name.startswith(".") and file.is_file()
         )
         if not images:
-            raise DataError(f"{root / name} holds no images ({', '.join(IMAGES[:3])}, ...): add some or remove it")
+            raise DataError(
+                f"data={root}: an image folder has one subfolder for each class, and '{name}' holds no images "
+                f"({', '.join(IMAGES[:3])}, ...); add some, remove it, or give another folder"
+            )
         files += [(str(file), file) for file in images]
         labels += [names.index(name)] * len(images)
     return files, np.asarray(labels, dtype=np.int64), names

@@ -10,7 +10,7 @@ from headway.core import Arrived, Net, Note, Piece, Tree, setting
 
 @dataclass(frozen=True)
 class FedAvgM(Piece):
-    """Momentum on the server: the averaged update is a gradient step with inertia."""
+    """Momentum on the server: the averaged update is a gradient step with momentum."""
 
     name, slot, paper = "fedavgm", "base", "hsu2019fedavgm"
     beta: float = setting(0.1, "beta, server momentum", ge=0, lt=1, neutral=0.0)

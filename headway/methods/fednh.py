@@ -22,7 +22,7 @@ class Proto(Piece):
     """z = s W h/||h||: W starts orthogonal, SGD never touches it, the server moves it slowly towards class means."""
 
     name, slot, paper = "proto", "head", "dai2023fednh"
-    rho: float = setting(0.9, "rho, inertia of the prototypes", ge=0, le=1)
+    rho: float = setting(0.9, "rho, share of the old prototype that is kept", ge=0, le=1)
 
     def requires(self) -> set[str]:
         return {"server"}

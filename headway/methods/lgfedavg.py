@@ -6,7 +6,7 @@ from headway.core import Piece, in_head
 
 
 class LGFedAvg(Piece):
-    """The mirror of FedPer: bodies are personal, the classifier is shared. There is no global model."""
+    """The opposite of FedPer: bodies are personal, the classifier is shared. There is no global model."""
 
     name, slot, paper = "lgfedavg", "share", "liang2020lgfedavg"
 

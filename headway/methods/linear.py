@@ -6,7 +6,7 @@ from headway.core import Batch, F, Local, Note, Piece, Tensor
 
 
 class Linear(Piece):
-    """z = W h + b. Says out loud what is the default, so that a recipe which also names another head is refused."""
+    """z = W h + b. Names the default, so that a recipe which also names another head is refused."""
 
     name, slot, paper = "linear", "head", "mcmahan2017fedavg"
 

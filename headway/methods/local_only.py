@@ -1,4 +1,4 @@
-"""Local training: every client for itself, no communication; the yardstick of personalisation."""
+"""Local training: every client for itself, no communication; the baseline of personalisation."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from headway.models.losses import not_true_distillation
 
 @dataclass(frozen=True)
 class NTD(Piece):
-    """Distils the global model's opinion on the classes that are not the label's."""
+    """Distils the global model's predictions for the classes that are not the label's."""
 
     name, slot, paper = "ntd", "reg", "lee2022fedntd"
     beta: float = setting(1.0, "beta", ge=0, neutral=0.0)

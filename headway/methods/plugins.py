@@ -10,7 +10,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -117,14 +119,14 @@ def load_plugin(path: str | Path, source: str | None = None) -> Plugin:
         line = line_of(error, full)
         where = f" at line {line}" if line else ""
         said = f"{type(error).__name__}: {' '.join(str(getattr(error, 'msg', error)).split())}"
-        raise PluginError(f"plugin={file}: it cannot be run ({said}{where}); mend the file") from None
+        raise PluginError(f"plugin={file}: it cannot be run ({said}{where}); correct the file") from None
     finally:
         _running.pop()
     plugin = Plugin(file, source, brings=_new(before))
     if not any(plugin.brings.values()):
         raise PluginError(
-            f"plugin={file}: it brings nothing; define a class that derives from headway.Piece, or call "
-            f"headway.register_model, register_dataset or register_partition in it"
+            f"plugin={file}: it defines nothing that headway can use; define a class that derives from "
+            f"headway.Piece, or call headway.register_model, register_dataset or register_partition in it"
         )
     PLUGINS[str(full)] = plugin
     return plugin
@@ -169,6 +171,14 @@ def pieces_in(module: ModuleType) -> list[type[Piece]]:
         if inspect.isclass(thing) and issubclass(thing, Piece) and thing.__module__ == module.__name__
         and "name" in vars(thing)
     ]  # fmt: skip
+
+
+def place_in_plugin(error: BaseException) -> str:
+    """`halved.py, line 8, in correct`: where a plugin's code raised this error, here or in a worker; "" if none did."""
+    told = "".join(traceback.format_exception(error))  # an error of a worker has its traceback as the cause's text
+    files = {str(Path(plugin.file).resolve()): plugin.file for plugin in PLUGINS.values()}
+    found = [m for m in re.finditer(r'File "([^"]+)", line (\d+), in (\S+)', told) if m[1] in files]
+    return f"{files[found[-1][1]]}, line {found[-1][2]}, in {found[-1][3]}" if found else ""
 
 
 def forget(plugin: Plugin) -> None:

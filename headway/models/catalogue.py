@@ -225,7 +225,7 @@ def register_model(name: str, make: Callable[..., nn.Module], *, about: str = ""
     check_new_name(call, name, MODELS.keys() - own, ModelError)
     if not callable(make) or (hasattr(make, "state_dict") and not isinstance(make, type)):  # not a built network
         raise ModelError(
-            f"{call}: '{name}' is a {type(make).__name__}; give a class, or a function that returns a network"
+            f"{call}: '{name}' is of type {type(make).__name__}; give a class, or a function that returns a network"
         )
     line = about_of(make, about)
     MODELS[name] = Model(name, made_by("custom.body_of", make=make), True, line, 1, images=False, make=make)

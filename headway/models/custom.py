@@ -121,7 +121,8 @@ def _run(module: nn.Module, sample: Tensor) -> Tensor:
         for m, mode in modes.items():
             m.training = mode
     if not isinstance(out, Tensor):
-        raise ModelError(f"{_kind(module)} returns a {type(out).__name__}; return only the logits, as one tensor")
+        kind = type(out).__name__
+        raise ModelError(f"{_kind(module)} returns the type {kind}; return only the logits, as one tensor")
     return out
 
 
@@ -146,7 +147,8 @@ def from_spec(spec: str) -> Callable[..., nn.Module]:
         raise ModelError(f"model={spec}: '{source}' has no '{name}'; {fix}")
     if not _is_factory(found):
         raise ModelError(
-            f"'{name}' in '{source}' is a {type(found).__name__}; name a class, or a function that returns a network"
+            f"'{name}' in '{source}' is of type {type(found).__name__}; "
+            "name a class, or a function that returns a network"
         )
     factory: Callable[..., nn.Module] = found
     return factory
@@ -221,5 +223,5 @@ def construct(factory: Callable[..., nn.Module], classes: int, shape: tuple[int,
             f"a model may have parameters {', '.join(offer)}, and all others need defaults"
         ) from e
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{call} returns a {type(module).__name__}; it must return a torch.nn.Module")
+        raise ModelError(f"{call} returns the type {type(module).__name__}; it must return a torch.nn.Module")
     return module

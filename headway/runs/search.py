@@ -68,7 +68,7 @@ def key_of(option: str, text: str) -> str:
     key = ALSO.get(key, key)
     if key not in known_keys():
         raise ConfigError(
-            f"{option}={text.strip() or repr(text)}: runs have no such fact; {nearest(key, known_keys())}"
+            f"{option}={text.strip() or repr(text)}: runs have no such column; {nearest(key, known_keys())}"
         )
     return key
 
@@ -211,7 +211,8 @@ def ordered(key: str, sign: str, value: str, text: str) -> Callable[[Found], boo
         return lambda f: bool(f[key]) and ORDERS[sign]((str(f[key]) > value) - (str(f[key]) < value), 0)
     if limit is None:
         raise ConfigError(
-            f"where={text}: {sign} compares numbers and {value or repr(value)} is none; write {key}={value or '...'}"
+            f"where={text}: {sign} compares numbers and {value or repr(value)} is none; "
+            + (f"write {key}={value}" if value else f"give a number, such as {key}{sign}0.9")
         )
     limit = as_share(limit) if key in SHARES else limit
     return lambda f: (there := as_number(f[key])) is not None and ORDERS[sign](there, limit)

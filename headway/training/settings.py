@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from headway.base.errors import ConfigError, nearest
-from headway.data.partitions.spec import brings_clients
+from headway.data.partitions.spec import FORMS, brings_clients
 from headway.models import MODELS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,7 +33,7 @@ class Settings(BaseModel):
     bn: Literal["auto", "running", "batch", "group"] = Field("auto", description="normalisation; auto: as published")
     normalise: Literal["dataset", "half", "imagenet", "none"] = Field("dataset", description="input statistics")
     augment: str = Field("none", description="crop(4)+flip, cutout(16), rotate(15)")
-    partition: str = Field("dir(0.1)", description="iid, dir(a), shard(s), classes(n), natural, or a saved file")
+    partition: str = Field("dir(0.1)", description=f"{', '.join(FORMS)}, or a saved file")
     clients: Count | None = Field(
         None, description=f"number of clients, K [{CLIENTS}; natural and saved partitions: all of theirs]"
     )

@@ -255,7 +255,7 @@ def test_a_projection_too_narrow_for_the_classes_is_refused(place):
 def test_the_engine_ray_without_ray_says_what_to_install(place, command, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert refused(place, [*command, "--engine=ray"]) == (
-        "headway: engine=ray: Ray is not installed here; install headway[ray]\n"
+        "headway: engine=ray: Ray is not installed here; pip install 'headway[ray]'\n"
     )
 
 

@@ -130,7 +130,7 @@ def test_features_that_are_not_one_row_an_input_are_refused_with_their_shape():
 
 
 def test_a_network_that_returns_more_than_logits_is_refused():
-    with pytest.raises(ModelError, match="returns a tuple"):
+    with pytest.raises(ModelError, match="returns the type tuple"):
         split(After(lambda z: (z, z)), X)
 
 
@@ -200,7 +200,7 @@ def test_two_files_of_one_name_do_not_stand_in_for_each_other(tmp_path, file):
         ("net.py:", "model=net.py:: the name of a network is missing; write net.py:Name"),
         (":Net", "is not a spec"),
         ("torch.nn:", "is not a spec"),
-        ("math:pi", "is a float"),
+        ("math:pi", "of type float"),
     ],
 )
 def test_a_spec_that_leads_nowhere_says_what_is_missing(spec, says):
@@ -210,7 +210,7 @@ def test_a_spec_that_leads_nowhere_says_what_is_missing(spec, says):
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("Network", "has no 'Network'; known: Net$"), ("built", "is a Net"), ("number", "is a int")],
+    [("Network", "has no 'Network'; known: Net$"), ("built", "of type Net"), ("number", "of type int")],
 )
 def test_a_name_in_a_file_that_is_no_factory_is_refused(file, name, says):
     with pytest.raises(ModelError, match=says):
@@ -289,5 +289,5 @@ def test_a_factory_that_returns_no_module_is_refused():
     def make(classes):
         return None
 
-    with pytest.raises(ModelError, match=r"make\(classes=4\) returns a NoneType"):
+    with pytest.raises(ModelError, match=r"make\(classes=4\) returns the type NoneType"):
         construct(make, 4, (3, 8, 8))

@@ -180,7 +180,7 @@ def test_where_on_a_figure_keeps_those_above(top):
         (["--where", "recipe>fedavg"], "compares numbers"),
         (["--sort", "globl"], "did you mean 'global'"),
         (["--sort", ""], "it is empty"),
-        (["--columns", "run,nope"], "runs have no such fact"),
+        (["--columns", "run,nope"], "runs have no such column"),
         (["--csv", "runs/avg/config.json"], "must end in .csv"),
         (["--csv", "no/such/folder.csv"], "cannot be written"),
         (["--csv", "/proc/x.csv"], "csv=/proc/x.csv: /proc cannot be written"),

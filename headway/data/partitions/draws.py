@@ -157,7 +157,7 @@ def registered(spec: Spec, draw: Draw, labels: Ints, clients: int, classes: int,
     except PartitionError:
         raise
     except Exception as error:
-        raise PartitionError(f"{where} fails ({type(error).__name__}: {error}); mend its function") from error
+        raise PartitionError(f"{where} fails ({type(error).__name__}: {error}); correct its function") from error
     if len(parts) != clients:
         raise PartitionError(f"{where} gives {len(parts)} lists for {clients} clients; return one a client")
     for k, part in enumerate(parts):
@@ -269,12 +269,12 @@ def _guarded(labels: Ints, clients: int, classes: int, alpha: float, rng: np.ran
 
 
 def _perclient(labels: Ints, clients: int, classes: int, alpha: float, rng: np.random.RandomState) -> tuple[Ints, Ints]:
-    """Each client draws its own mix of classes; a class goes to the clients in proportion to their wish."""
+    """Each client draws its own mix of classes; a class goes to the clients in proportion to those mixes."""
     lists = shuffled_classes(labels, classes, rng)
-    wish = _simplex(rng, alpha, classes, clients)
-    wish[:, wish.sum(axis=0) <= 0] = 1.0  # a class nobody wants is shared evenly
-    wish /= wish.sum(axis=0)
-    counts = np.stack([_floor_cuts(wish[:, c], len(positions)) for c, positions in enumerate(lists)])
+    mix = _simplex(rng, alpha, classes, clients)
+    mix[:, mix.sum(axis=0) <= 0] = 1.0  # a class in no mix is shared evenly
+    mix /= mix.sum(axis=0)
+    counts = np.stack([_floor_cuts(mix[:, c], len(positions)) for c, positions in enumerate(lists)])
     return np.concatenate(lists), counts
 
 

@@ -61,7 +61,7 @@ class _PerClient:
 
 @dataclass(frozen=True, eq=False)
 class Lists(_PerClient):
-    """Sample positions per client, without the story of how they were drawn."""
+    """Sample positions per client, without how they were drawn."""
 
     index: Ints
     offsets: Ints
@@ -194,8 +194,8 @@ def draw(
     notes |= {"dropped": len(y) - len(lists.index), "empty": np.flatnonzero(lists.sizes() == 0).tolist()}
     if empty := len(notes["empty"]):
         dropped = asked.values.get("empty") == "drop"
-        fate = "were empty and dropped" if dropped else "have no samples and never take part"
-        notes["note"] = f"{empty} of {clients} clients {fate}"
+        outcome = "were empty and dropped" if dropped else "have no samples and never take part"
+        notes["note"] = f"{empty} of {clients} clients {outcome}"
     return Partition(asked.text, int(seed), lists.index, lists.offsets, classes, _sha256(y), notes)
 
 

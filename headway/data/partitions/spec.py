@@ -61,6 +61,7 @@ PARTITIONS: dict[str, str] = {
 }
 
 
+FORMS = ("iid", "dir(a)", "shard(s)", "classes(n)", "natural")  # as options and docstrings name them
 Draw = Callable[..., Any]  # (labels, clients, classes, rng, **settings) -> one list of sample positions a client
 REGISTERED: dict[str, Draw] = {}  # partitions of a user's own, by name
 GIVEN = ("labels", "clients", "classes", "rng")  # what every such function is called with

@@ -36,7 +36,7 @@ def check_engine(engine: str, address: str | None) -> None:
             raise ConfigError(f"address={address}: only the engine ray has an address; add --engine ray")
         return
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("engine=ray: Ray is not installed here; install headway[ray]")
+        raise ConfigError("engine=ray: Ray is not installed here; pip install 'headway[ray]'")
     if address is not None and not imported().is_initialized():
         probe_address(address)
 
@@ -48,7 +48,7 @@ def imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError(f"engine=ray: Ray cannot be imported ({error}); install headway[ray]") from None
+        raise ConfigError(f"engine=ray: Ray cannot be imported ({error}); pip install 'headway[ray]'") from None
     return ray
 
 

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from work import lines_run
 
+import headway
 from headway.base.errors import PartitionError
 from headway.base.tree import seed_of
 from headway.data.partitions.partition import PARTITIONS, Partition, describe, draw
+from headway.data.partitions.spec import FORMS, name_of
 
 DIGITS = np.random.RandomState(0).randint(10, size=1437)  # as many labels as digits has training samples
 BALANCED = np.random.RandomState(1).permutation(np.repeat(np.arange(10), 100))
@@ -341,6 +343,8 @@ def test_a_draw_has_no_loop_over_clients_or_samples(spec: str) -> None:
 
 def test_every_kind_is_listed() -> None:
     assert set(PARTITIONS) == {"iid", "dir", "shard", "classes", "natural"}
+    assert [name_of(form) for form in FORMS] == list(PARTITIONS)
+    assert all(f'"{form}"' in (headway.run.__doc__ or "") for form in FORMS)
 
 
 @settings(max_examples=60, deadline=None)
