@@ -9,12 +9,9 @@ True
 from __future__ import annotations
 
 import importlib as _importlib
-from collections.abc import Sequence as _Sequence
-from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from headway.base.version import __version__ as __version__
-from headway.runs.report_writer import connect as _connect
 
 if _TYPE_CHECKING:
     from headway.api import compare, recipe, run
@@ -56,16 +53,6 @@ __all__ = [
     "Comparison", "Dataset", "Options", "Piece", "Recipe", "Run", "Task", "compare", "load_plugin", "recipe",
     "register", "register_dataset", "register_model", "register_partition", "resume", "run", "runs", "setting",
 ]  # fmt: skip
-
-
-def _write_report(runs: _Sequence[_Path], out: str | _Path | None) -> _Path:
-    """`Run.report` and `Comparison.report`, which stand below the layer that makes the page."""
-    from headway.analysis.report.page import report  # it needs more than `import headway` should load
-
-    return report(runs, out)
-
-
-_connect(_write_report)
 
 
 def __getattr__(name: str) -> object:

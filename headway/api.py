@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headway.training import task as tasks
     from headway.training.task import Task
 else:  # torch comes with them: recipe and settings are checked before
-    nn, datasets, tasks = (LazyModule(name) for name in ("torch.nn", "headway.data", "headway.training.task"))
+    nn, datasets, tasks = LazyModule("torch.nn"), LazyModule("headway.data"), LazyModule("headway.training.task")
     comparing, runner = LazyModule("headway.runs.compare"), LazyModule("headway.runs.runner")
     run_options = LazyModule("headway.runs.options")
 

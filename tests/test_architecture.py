@@ -22,12 +22,15 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from torch import nn
 
 import headway.methods
+import headway.methods.parts as methods_parts
 from headway.analysis.report import background
 from headway.core.piece import HOOKS, Piece
 from headway.core.recipe import Recipe
 from headway.methods import REGISTRY
+from headway.models.head_kinds import CLASS_VECTORS, HEAD_KINDS
 
 PACKAGE = Path(headway.methods.__file__).parents[1]
 ROOT = PACKAGE.parent
@@ -157,10 +160,10 @@ def test_the_version_is_the_same_everywhere():
 
 ORDINARY_NAMES = {"all", "balanced", "body", "ce", "head", "linear", "local", "personal"}
 ORDINARY_SETTINGS = {
-    "absent", "alpha", "average", "beta", "collect", "control", "d", "dampening", "delta", "epochs", "eps", "factor",
-    "gamma", "loss", "lr", "momentum", "mu", "nu", "order", "overwrite", "per_class", "power", "predict", "project",
-    "pull", "rho", "scale", "space", "steps", "tau", "temperature", "transform", "weight",
+    "absent", "alpha", "average", "collect", "dampening", "epochs", "eps", "factor", "loss", "lr", "momentum", "order",
+    "overwrite", "per_class", "power", "predict", "project", "pull", "scale", "steps", "temperature", "weight",
 }  # fmt: skip
+ORDINARY_CHOICES = {"nearest"}  # a mode of interpolation
 ORDINARY_CLASSES = {"Linear"}  # torch.nn's
 ALLOWED = {
     ("core/recipe.py", "fedavg"): "every hook's default is FedAvg's, and a recipe without a base is FedAvg",
@@ -194,13 +197,29 @@ def method_settings() -> frozenset[str]:
 
 @cache
 def method_classes() -> frozenset[str]:
-    return frozenset(n for m in method_modules() for n, c in vars(m).items()
-                     if inspect.isclass(c) and c.__module__ == m.__name__) - ORDINARY_CLASSES  # fmt: skip
+    """The classes of pieces, and of the heads that methods bring."""
+    return frozenset(n for m in (*method_modules(), *part_modules()) for n, c in vars(m).items()
+                     if inspect.isclass(c) and c.__module__ == m.__name__
+                     and (m in method_modules() or issubclass(c, nn.Module))) - ORDINARY_CLASSES  # fmt: skip
+
+
+def part_modules() -> list[Any]:
+    return [import_module(f"headway.methods.parts.{m.name}") for m in iter_modules(methods_parts.__path__)]
+
+
+@cache
+def head_choices() -> frozenset[str]:
+    """The kinds of heads and of class vectors that methods bring."""
+    kinds = {name: kind.make for table in (HEAD_KINDS, CLASS_VECTORS) for name, kind in table.items()}
+    return (
+        frozenset(name for name, make in kinds.items() if make.__module__.startswith("headway.methods"))
+        - ORDINARY_CHOICES
+    )
 
 
 @cache
 def piece_modules() -> frozenset[str]:
-    return frozenset(p.__module__ for p in pieces())
+    return frozenset({p.__module__ for p in pieces()} | {m.__name__ for m in part_modules()})
 
 
 def prose(tree: ast.Module) -> set[int]:
@@ -223,7 +242,7 @@ def named_in(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             for name in (recipe_names(node.value) - ORDINARY_NAMES) | (
-                {node.value} & (method_settings() - ORDINARY_SETTINGS)
+                {node.value} & ((method_settings() - ORDINARY_SETTINGS) | head_choices())
             ):
                 yield name, node
             if sentences and " " in node.value:
@@ -278,6 +297,9 @@ def test_the_core_knows_no_method():
         ("q = build(replace_head=True)", {"replace_head"}),
         ("from headway.methods.gmv import GMV", {"headway.methods.gmv", "GMV"}),
         ("ok = isinstance(p, GMV)", {"GMV"}),
+        ("from headway.methods.parts.hyper_head import HyperHead", {"headway.methods.parts.hyper_head", "HyperHead"}),
+        ('ok = kind == "hyper"', {"hyper"}),
+        ("q = p.gamma", {"gamma"}),
         ('"""GMV adds the mean: gmv."""', set()),
         ('help = "a recipe, such as scaffold+fn"', set()),
         ('engine = "local"; layer = nn.Linear(1, 1)', set()),

@@ -100,6 +100,12 @@ def lazy_modules(tree: ast.Module) -> set[str]:
     return {t for t in texts if isinstance(t, str) and t.split(".")[0] == "headway"}
 
 
+def unreadable_lazy_modules(tree: ast.Module) -> list[int]:
+    """Lines with a LazyModule whose name is not written out, so that no search can find it."""
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "LazyModule"]
+    return [n.lineno for n in calls if not (n.args and isinstance(n.args[0], ast.Constant))]
+
+
 def imported(tree: ast.Module) -> set[str]:
     froms = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     whole = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
@@ -110,6 +116,8 @@ def test_what_is_imported_at_its_first_use_is_imported_for_the_type_checker_too(
     """So that the linter of imports, which sees statements alone, judges it."""
     found = {str(path.relative_to(PACKAGE)): lazy_modules(tree) - imported(tree) for path, tree in trees()}
     assert not {path: names for path, names in found.items() if names}
+    assert not {path.name: lines for path, tree in trees() if (lines := unreadable_lazy_modules(tree))}
+    assert unreadable_lazy_modules(ast.parse('x = [LazyModule(n) for n in ("headway.cli.app",)]')) == [1]
     assert lazy_modules(ast.parse('x = LazyModule("headway.runs.runner")')) == {"headway.runs.runner"}
 
 

@@ -22,7 +22,8 @@ from headway.core.piece import HOOKS, Piece
 from headway.core.state import Report
 from headway.runs import search
 
-MODULES = ["headway", *dict.fromkeys(headway._HOMES.values()), "headway.base.wording"]
+HOMES = [getattr(getattr(headway, name), "__module__", home) for name, home in headway._HOMES.items() if name != "runs"]
+MODULES = ["headway", *dict.fromkeys([*HOMES, "headway.runs.search", "headway.base.wording"])]
 
 
 def pair(a: float, b: float) -> Tree:

@@ -16,7 +16,7 @@ from headway.base.lazy import LazyModule
 if TYPE_CHECKING:
     from headway import data, methods, models
 else:
-    data, methods, models = (LazyModule(f"headway.{name}") for name in ("data", "methods", "models"))
+    data, methods, models = LazyModule("headway.data"), LazyModule("headway.methods"), LazyModule("headway.models")
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_HEADWAY_COMPLETE"  # the shell's question to `headway`, as click has it

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headway.runs import directory
     from headway.runs.options import Progress
 else:  # torch comes with them
-    diagnose, subject = (LazyModule(f"headway.analysis.diagnostics.{name}") for name in ("diagnose", "subject"))
+    diagnose = LazyModule("headway.analysis.diagnostics.diagnose")
+    subject = LazyModule("headway.analysis.diagnostics.subject")
     directory, progressing = LazyModule("headway.runs.directory"), LazyModule("headway.cli.progress")
 
 PATHS = Argument(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from headway.base import serialise
     from headway.cli import progress
 else:  # torch and matplotlib come with them
-    findings, gather, page = (LazyModule(f"headway.analysis.report.{name}") for name in ("findings", "gather", "page"))
+    findings = LazyModule("headway.analysis.report.findings")
+    gather, page = LazyModule("headway.analysis.report.gather"), LazyModule("headway.analysis.report.page")
     serialise, progress = LazyModule("headway.base.serialise"), LazyModule("headway.cli.progress")
 
 RUNS = Argument(

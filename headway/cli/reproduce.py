@@ -19,9 +19,9 @@ from headway.cli.values import command_words, given_options, hint_to_continue, t
 if TYPE_CHECKING:
     from headway.analysis.reproduce import figures, plan, run_figure, run_table
 else:  # torch and matplotlib come with them
-    figures, plan, run_figure, run_table = (
-        LazyModule(f"headway.analysis.reproduce.{name}") for name in ("figures", "plan", "run_figure", "run_table")
-    )
+    figures, plan = LazyModule("headway.analysis.reproduce.figures"), LazyModule("headway.analysis.reproduce.plan")
+    run_figure = LazyModule("headway.analysis.reproduce.run_figure")
+    run_table = LazyModule("headway.analysis.reproduce.run_table")
 
 TABLE = Argument(
     "table", required=False, about="PAPER/TABLE or PAPER/FIGURE, such as fedetf/table4; without it, all there are"

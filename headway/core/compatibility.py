@@ -1,23 +1,7 @@
 """Which pieces cannot be combined, and why. The general rules are here; a rule about a single piece is in its `check`.
 
-A piece `requires` traits of the rest of its recipe. What a recipe lacks follows from its head, its shared parameters
-and the traits that its pieces provide (`lacking`). If a required trait is lacking, the error names both pieces.
-
-    server               clients and server exchange something
-    global body          all clients share the body
-    trained classifier   the classifier's weights are trained
-    shared classifier    all clients share one classifier
-    trained head         something in the head is trained: the classifier, a projection, a scale
-    plain gradient       a step uses the gradient of the loss unchanged
-    fresh momentum       momentum starts at zero in every round
-
-Two requirements are fulfilled by the training code instead: "features of the last epoch" (local.last_epoch) and "mean
-of personal tensors" (a calibration starts from the mean of the clients' personal tensors).
-
-A piece `provides`: "default" (it names a choice that FedAvg makes anyway), "isolated clients" (clients send nothing),
-"all clients train" (sampling is ignored), "pooled data" (one client has all data), "own model" (clients train a second
-model), "averaged model" (the model that predicts is not the one that training continues from), "same classifier" (a
-calibration that keeps the recipe's kind of classifier), "calibration bound" (a calibration on real features).
+A piece `requires` traits of the rest of its recipe (core/traits.py lists them). If the recipe lacks one, the error
+names both pieces.
 """
 
 from __future__ import annotations
@@ -29,10 +13,10 @@ from typing import NamedTuple, NoReturn
 from headway.base.errors import RecipeError
 from headway.core.piece import Piece
 from headway.core.recipe import Recipe
+from headway.core.traits import LACKING
 from headway.models.head_kinds import HEAD_KINDS
 
 TRAINED_FEATURES = ("proj+l2",)  # kinds of head features with parameters of their own
-REQUESTS = ("features of the last epoch", "mean of personal tensors")
 
 
 @dataclass(frozen=True)
@@ -49,11 +33,10 @@ class Setup:
 
 
 class Lack(NamedTuple):
-    """A trait that a recipe lacks: the piece that causes it, and the reason, with {0} for the piece that needs it."""
+    """A trait that a recipe lacks, and the piece that takes it away."""
 
     trait: str
     owner: str
-    why: str
 
 
 def check(setup: Setup) -> list[str]:
@@ -61,13 +44,10 @@ def check(setup: Setup) -> list[str]:
     recipe = setup.recipe
     lacks = {lack.trait: lack for lack in reversed(list(lacking(recipe)))}
     for piece in recipe.pieces:
-        needed = piece.requires()
-        for trait in ("trained classifier", "trained head"):
-            refuse_lack(recipe, piece, lacks.get(trait), needed)
+        for trait in sorted(piece.requires() & lacks.keys(), key=list(LACKING).index):
+            refuse_lack(recipe, piece, lacks[trait])
         _frozen_and_share(recipe, piece)
         _two_classifiers(recipe, piece)
-        for trait in ("server", "shared classifier", "global body", "plain gradient"):
-            refuse_lack(recipe, piece, lacks.get(trait), needed)
     _settings(setup)
     return [advice for answers in recipe.check(setup).values() for advice in answers]  # type: ignore[attr-defined]
 
@@ -76,18 +56,17 @@ def lacking(recipe: Recipe) -> Iterator[Lack]:
     """The traits that this recipe lacks."""
     holder, share = recipe.owner("weights"), recipe.decider("share").name
     if is_frozen(recipe):
-        yield Lack("trained classifier", holder, "{0} moves the classifier and {1} freezes it")
+        yield Lack("trained classifier", holder)
     if not trains_head(recipe):
-        yield Lack("trained head", holder, "{0} trains the classifier in a phase of its own and {1} freezes it")
-    if alone := recipe.giving("isolated clients"):
-        yield Lack("server", alone.name, "{0} needs the server and {1} has clients that exchange nothing")
+        yield Lack("trained head", holder)
+    if alone := recipe.provider_of("isolated clients"):
+        yield Lack("server", alone.name)
     if other := two_headed(recipe) or ("" if recipe.share("head.weight") else share):
-        yield Lack("shared classifier", other, "{0} acts on a classifier that all clients share and {1} has none")
+        yield Lack("shared classifier", other)
     if not recipe.share("body.weight"):
-        yield Lack("global body", share, "{0} compares with the global body and with {1} there is none")
+        yield Lack("global body", share)
     if recipe.acting("gradient"):
-        name = recipe.decider("gradient").name
-        yield Lack("plain gradient", name, "{0} needs the plain gradient of its loss and {1} replaces it")
+        yield Lack("plain gradient", recipe.decider("gradient").name)
 
 
 def is_frozen(recipe: Recipe) -> bool:
@@ -108,10 +87,9 @@ def two_headed(recipe: Recipe) -> str:
     return recipe.owner("kind") if kind in HEAD_KINDS and HEAD_KINDS[kind].two_classifiers else ""
 
 
-def refuse_lack(recipe: Recipe, piece: Piece, lack: Lack | None, needed: set[str]) -> None:
-    """Raise RecipeError if the piece needs the trait that the recipe lacks."""
-    if lack is not None and lack.trait in needed:
-        refuse(recipe, piece.name, lack.owner, lack.why.format(piece.name, lack.owner))
+def refuse_lack(recipe: Recipe, piece: Piece, lack: Lack) -> NoReturn:
+    """Raise for a piece that needs the trait that the recipe lacks."""
+    refuse(recipe, piece.name, lack.owner, LACKING[lack.trait].format(piece.name, lack.owner))
 
 
 def _frozen_and_share(recipe: Recipe, piece: Piece) -> None:
@@ -158,4 +136,4 @@ def _settings(setup: Setup) -> None:
 
 def refuse(recipe: Recipe, one: str, two: str, why: str, fix: str = "") -> NoReturn:
     """Raise for two pieces that contradict each other."""
-    raise RecipeError(f"{recipe.names}: {why}; {fix or f'drop {one} or {two}'}")
+    raise RecipeError(f"{recipe.spelled}: {why}; {fix or f'drop {one} or {two}'}")

@@ -92,7 +92,7 @@ class Piece:
             kinds = getattr(f.type, "__name__", str(f.type)).split(" | ")  # a class, or text such as int | None
             check_setting(self.name, f.name, getattr(self, f.name), f.metadata, whole="int" in kinds)
 
-    # ---- what it requires and provides (core/compatibility.py lists the traits)
+    # ---- what it requires and provides (core/traits.py lists the traits)
     @union
     def requires(self) -> set[str]:
         """Traits that the rest of the recipe must have. Used by FedProx, MOON, FedMMD, FedNTD, SCAFFOLD, CCVR, ...

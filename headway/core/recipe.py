@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar
 
-from headway.base.errors import RecipeError
+from headway.base.errors import RecipeError, nearest
 from headway.core.fold import folded
 from headway.core.phase import Phase, Step
 from headway.core.piece import HOOKS, SLOTS, Piece, acts
+from headway.core.traits import PROVIDED, REQUIRED
 
 SINGLE_SLOTS = ("base", "loss", "share", "personal", "calib")
 RANKS: dict[str, int] = {}  # piece name -> its position among the registered pieces (core/registry.py)
@@ -52,6 +53,8 @@ class Recipe(Piece):
             if fold == "one":
                 self._at_most_one(hook, self.acting(hook))
         self.head()
+        for piece in self.pieces:
+            refuse_unknown_traits(piece)
 
     def _at_most_one(self, what: str, pieces: Sequence[Piece]) -> None:
         if len(pieces) > 1:
@@ -95,7 +98,7 @@ class Recipe(Piece):
         """The name of the piece that sets this option of the head; "the model" if none does."""
         return next((p.name for p in self.acting("head") if key in p.head()), "the model")
 
-    def giving(self, trait: str) -> Piece | None:
+    def provider_of(self, trait: str) -> Piece | None:
         """The piece that provides this trait, or None."""
         return next((p for p in self.pieces if trait in p.provides()), None)
 
@@ -117,6 +120,13 @@ class Recipe(Piece):
             return self.step(phase.step(step, name), name)
 
         return replace(phase, step=step)
+
+
+def refuse_unknown_traits(piece: Piece) -> None:
+    """Raise for a trait that nothing would look at, such as one with a typing mistake."""
+    for hook, known in (("requires", REQUIRED), ("provides", PROVIDED.keys())):
+        for trait in sorted(getattr(piece, hook)() - known):
+            raise RecipeError(f"{piece.name}: its {hook}() names '{trait}', which is no trait; {nearest(trait, known)}")
 
 
 def spell(piece: Piece) -> str:

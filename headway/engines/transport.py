@@ -6,6 +6,7 @@ import json
 import marshal
 import math
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,13 @@ class SharedBuffer:
         for path, data in on_host(tensors).items():
             size = data.numel() * data.element_size()
             fits = at + size <= self.size
-            place = [path, str(data.dtype).removeprefix("torch."), list(data.shape), at if fits else -1 - len(overflow)]
+            places.append(placed(path, data, at if fits else -1 - len(overflow)))
             if fits:
                 if size:
                     self._view(data.dtype, data.numel(), at).copy_(data.view(-1))
                 at += aligned(size)
             else:
                 overflow += bytes(data.view(-1).view(torch.uint8).numpy())
-            places.append(place)
         head = marshal.dumps((skeleton, places))  # marshal is enough: the reader is the same Python version
         return len(head).to_bytes(8, "big") + head + overflow
 
@@ -67,21 +67,17 @@ class SharedBuffer:
         length = int.from_bytes(message[:8], "big")
         skeleton, places = marshal.loads(message[8 : 8 + length])  # noqa: S302  written by `pack` in a related process
         overflow = bytearray(message[8 + length :])
-        tensors: dict[str, Tensor] = {}
-        for path, dtype_name, shape, at in places:
-            dtype = getattr(torch, dtype_name)
-            count = math.prod(shape)
-            if not count:
-                flat = torch.empty(0, dtype=dtype)
-            elif at >= 0:
+
+        def read(dtype: torch.dtype, count: int, at: int) -> Tensor:
+            if at >= 0:
                 flat = self._view(dtype, count, at)
                 flat = flat.clone() if copy else flat
             else:
                 flat = torch.frombuffer(overflow, dtype=dtype, count=count, offset=-1 - at).clone()
-            if device is not None and device.type == "cuda":
-                flat = flat.pin_memory().to(device, non_blocking=True)
-            tensors[path] = flat.view(shape)
-        return unflatten(skeleton, tensors)
+            cuda = device is not None and device.type == "cuda"
+            return flat.pin_memory().to(device, non_blocking=True) if cuda else flat
+
+        return unflatten(skeleton, read_tensors(places, read, device))
 
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
         whole = self._whole.get(dtype)
@@ -91,6 +87,22 @@ class SharedBuffer:
             )
         start = at // dtype.itemsize
         return whole[start : start + count]
+
+
+def placed(path: str, data: Tensor, at: int) -> list[Any]:
+    """How a message describes a tensor: its path, dtype, shape, and where its numbers begin."""
+    return [path, str(data.dtype).removeprefix("torch."), list(data.shape), at]
+
+
+def read_tensors(
+    places: list[list[Any]], read: Callable[[torch.dtype, int, int], Tensor], device: torch.device | None
+) -> dict[str, Tensor]:
+    """The tensors that a message describes; `read(dtype, count, at)` returns the numbers of one, on this device."""
+    tensors: dict[str, Tensor] = {}
+    for path, name, shape, at in places:
+        dtype, count = getattr(torch, name), math.prod(shape)
+        tensors[path] = (read(dtype, count, at) if count else torch.empty(0, dtype=dtype, device=device)).view(shape)
+    return tensors
 
 
 def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -113,7 +125,7 @@ def to_array(value: Any) -> NDArray[np.uint8]:
     at = 0
     for path, tensor in tensors.items():
         data = tensor.detach().cpu().contiguous()
-        places.append([path, str(data.dtype).removeprefix("torch."), list(data.shape), at])
+        places.append(placed(path, data, at))
         held.append((at, data))
         at += aligned(data.numel() * data.element_size())
     head = json.dumps({"skeleton": skeleton, "places": places}).encode()
@@ -136,14 +148,14 @@ def from_array(array: NDArray[np.uint8], device: torch.device | None = None) -> 
     length = int.from_bytes(array[:8].tobytes(), "big")
     head = json.loads(array[8 : 8 + length].tobytes())
     start = aligned(8 + length)
-    tensors: dict[str, Tensor] = {}
-    for path, dtype_name, shape, at in head["places"]:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype_name))
-        if tensor.numel():
-            raw = tensor.view(-1).view(torch.uint8).numpy()
-            raw[:] = array[start + at : start + at + len(raw)]
-        tensors[path] = tensor if device is None else tensor.to(device)
-    return unflatten(head["skeleton"], tensors)
+
+    def read(dtype: torch.dtype, count: int, at: int) -> Tensor:
+        tensor = torch.empty(count, dtype=dtype)
+        raw = tensor.view(torch.uint8).numpy()
+        raw[:] = array[start + at : start + at + len(raw)]
+        return tensor if device is None else tensor.to(device)
+
+    return unflatten(head["skeleton"], read_tensors(head["places"], read, device))
 
 
 def aligned(size: int) -> int:

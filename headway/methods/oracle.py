@@ -25,7 +25,7 @@ class Oracle(Piece):
         return needs(self.global_head)
 
     def provides(self) -> set[str]:
-        return {"same classifier", "calibration bound"}
+        return {"same classifier"}
 
     def check(self, setup: Setup) -> list[str]:
         return check_calibration(self, setup.recipe, self.global_head, self.replace_head)

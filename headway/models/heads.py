@@ -26,7 +26,7 @@ class Head(nn.Module):
     weight: Tensor
     bias: Tensor | None
     scale: Tensor
-    two_classifiers = False
+    two_classifiers = False  # as its kind was registered with `head_kind`; set by `build`
     own_prediction = False  # whether `personal` may differ from `forward`
     spec: dict[str, Any]  # the options it was built with, by which a saved model is built again
 
@@ -117,7 +117,6 @@ class PairHead(nn.Module):
     (`residual`). `trained` is the one that the main loss trains.
     """
 
-    two_classifiers = True
     own_prediction = True
     spec: dict[str, Any]
 
@@ -201,6 +200,8 @@ def build(spec: dict[str, Any], dim: int, classes: int, rng: torch.Generator, **
     head = Head(dim, classes, rng, **wanted) if kind == "single" else HEAD_KINDS[kind].make(dim, classes, rng, **wanted)
     if isinstance(head, Head):
         head.power = power
+    else:
+        head.two_classifiers = HEAD_KINDS[kind].two_classifiers  # type: ignore[assignment]
     head.spec = dict(spec)  # type: ignore[assignment]
     return head
 

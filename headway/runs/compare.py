@@ -22,7 +22,6 @@ from headway.runs.directory import another_out, prepare_folder, write_json
 from headway.runs.figures import FIGURES
 from headway.runs.identity import identity_of, state_of
 from headway.runs.options import Options
-from headway.runs.report_writer import write_report
 from headway.runs.run import Run
 from headway.runs.runner import check_fits, execute
 from headway.training.settings import Settings
@@ -117,7 +116,9 @@ class Comparison:
         Returns:
             The file's path.
         """
-        return write_report([run.path for row in self.rows for run in row.runs], out or self.path / "report.html")
+        from headway.analysis.report.page import report  # an exception from the layers, as in run.py
+
+        return report([run.path for row in self.rows for run in row.runs], out or self.path / "report.html")
 
     def __getitem__(self, recipe: str) -> Row:
         for row in self.rows:

@@ -18,7 +18,6 @@ from headway.runs.directory import (
     read_model,
     read_table,
 )
-from headway.runs.report_writer import write_report
 
 if TYPE_CHECKING:
     from headway.models.net import Net
@@ -137,8 +136,14 @@ class Run:
 
         Returns:
             The file's path.
+
+        Raises:
+            CheckpointError: The run is damaged.
+            DiskError: The file cannot be written.
         """
-        return write_report([self.path], out)
+        from headway.analysis.report.page import report  # an exception from the layers, as in compare.py
+
+        return report([self.path], out)
 
     def _net(self, path: Path) -> Net:
         """A saved model in the network it was trained in."""

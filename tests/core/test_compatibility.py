@@ -14,6 +14,8 @@ import headway
 from headway.base.errors import HeadwayError, RecipeError
 from headway.core import compatibility
 from headway.core.compatibility import Setup
+from headway.core.piece import Piece
+from headway.core.recipe import Recipe
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse
 from headway.training import rounds
@@ -307,3 +309,14 @@ def test_doubtful_sums_come_with_advice(recipe, says):
 def test_a_body_that_is_too_narrow_is_named_with_its_data(tmp_path):
     with pytest.raises(HeadwayError, match=r"\(model=resnet20, data=cifar100\)"):
         headway.run("etf", data="cifar100", model="resnet20", out=tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("hook", "trait", "fix"),
+    [("requires", "global bdoy", "did you mean 'global body'?"), ("provides", "avaraged model", "'averaged model'?")],
+)
+def test_a_trait_that_nothing_knows_is_refused(hook, trait, fix):
+    odd = type("Odd", (Piece,), {"name": "odd", "slot": "reg", hook: lambda self: {trait}})
+    with pytest.raises(RecipeError, match=re.escape(fix)) as refused:
+        Recipe((odd(),))
+    assert f"odd: its {hook}() names '{trait}', which is no trait" in str(refused.value)

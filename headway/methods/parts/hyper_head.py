@@ -13,7 +13,7 @@ from headway.models.heads import Head, OwnPrediction, uniform
 class HyperHead(nn.Module):
     """z_g = G(h); P is made, by a shared MLP, from the client's class frequencies: C -> d -> C d."""
 
-    two_classifiers = own_prediction = True
+    own_prediction = True
     frequency: Tensor  # [C]
     spec: dict[str, Any]
 
