@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headway.base.cache import cache_dir
 from headway.base.errors import DataError, nearest
+from headway.base.wording import option
 from headway.data.arrays import Dataset
 from headway.data.files import is_path, load_path
 from headway.data.sources import download as fetch
@@ -26,7 +27,8 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
     """
     name = str(name_or_path)
     if source is not None and not Path(source).expanduser().is_dir():
-        raise DataError(f"{source} (--data-dir) is no folder: name the folder that holds {name}, or leave it out")
+        where = f"{source} ({option('data_dir')})"
+        raise DataError(f"{where} is no folder: name the folder that holds {name}, or leave it out")
     if name not in DATASETS:
         if is_path(name):
             return load_path(name)

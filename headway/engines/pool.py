@@ -23,6 +23,7 @@ from torch import Tensor
 
 from headway.base.errors import EngineError
 from headway.base.tree import Tree
+from headway.base.wording import option, resume_call
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
 from headway.core.state import Broadcast, Client, Report
@@ -244,7 +245,7 @@ class PoolEngine(LocalEngine):
         if count >= MOST_DEATHS:
             raise EngineError(
                 f"engine=local: {count} worker processes died while {work}; the machine may be out of memory: "
-                f"give fewer --workers or more memory, then `headway resume` the run"
+                f"give fewer {option('workers')} or more memory, then {resume_call()} continues the run"
             ) from None
         self.say(f"a worker process died while {work}; {then}")
 
@@ -377,7 +378,7 @@ def shared_buffers(count: int, model: int) -> list[SharedBuffer]:
     size = count * (SLOT_MODELS[-1] * model + SPARE_BYTES) / 1e9
     raise EngineError(
         f"engine=local: workers need {size:.1f} GB of address space for {count} models, and this process may not map "
-        f"so much; give --workers 1, or raise the limit (ulimit -v, vm.max_map_count)"
+        f"so much; give {option('workers', 1)}, or raise the limit (ulimit -v, vm.max_map_count)"
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from headway.base.errors import DiskError
 from headway.base.serialise import read_raw, write_values
+from headway.base.wording import resume_call
 from headway.core.state import Client
 
 
@@ -124,7 +125,7 @@ class DirectoryStore(ClientStore):
         except OSError as error:
             raise DiskError(
                 f"the state of client {client.id} cannot be written to {self.folder} ({error.strerror}); "
-                f"free space there, then `headway resume` the run or give the command again"
+                f"free space there, then {resume_call()} continues the run"
             ) from error
         self._ids.add(client.id)
         self.changed.add(client.id)

@@ -20,6 +20,7 @@ import torch
 from headway.base.errors import EngineError, HeadwayError
 from headway.base.serialise import write_atomic
 from headway.base.signals import signals_to
+from headway.base.wording import either
 from headway.core.recipe import Recipe
 from headway.engines.choice import set_threads
 from headway.engines.ray.engine import WorkerGroup, cpus_for, workers_for
@@ -54,7 +55,8 @@ class Halted(Stopped):
     """The comparison was asked to stop; the finished runs are on disk."""
 
     def __init__(self, signum: int, done: int, total: int):
-        Exception.__init__(self, f"stopped with {done} of {total} runs finished; the same command makes the others")
+        again = either(python="call", command="command")
+        Exception.__init__(self, f"stopped with {done} of {total} runs finished; the same {again} makes the others")
         self.exit_code = 128 + signum
 
 

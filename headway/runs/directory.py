@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from headway.base.errors import CheckpointError, DiskError, nearest, to_copy
 from headway.base.serialise import write_atomic
 from headway.base.tree import Tree
-from headway.base.wording import option
+from headway.base.wording import either, option, resume_call
 
 if TYPE_CHECKING:
     pass
@@ -39,16 +39,6 @@ OWN_FOLDERS = (
     "tracking",
 )  # fmt: skip
 NEW_FOLDER = "make the run again in another folder"  # the fix where a file of the run is lost
-
-
-def on_command_line() -> bool:
-    """Whether messages are read by somebody who typed a command, not by a caller in Python."""
-    return option("out").startswith("--")
-
-
-def resume_call(path: Path) -> str:
-    """The command that continues a run, or the call in Python."""
-    return to_copy("resume", path) if on_command_line() else f"headway.resume({str(path)!r})"
 
 
 def another_out() -> str:
@@ -84,7 +74,7 @@ def check_is_run(path: Path) -> None:
     if inside := sorted(p.parent for way in ("seed-*", "*/seed-*") for p in path.glob(f"{way}/config.json")):
         raise CheckpointError(
             f"{path} is not one run: it holds several, such as {inside[0]}; name one of them, or repeat the "
-            f"command that made them, which continues them all"
+            f"{either(python='call', command='command')} that made them, which continues them all"
         )
     raise CheckpointError(f"{path} is not a run directory: it has no config.json; give the folder of a run")
 
@@ -189,7 +179,7 @@ def truncate(path: Path, size: int) -> None:
     if found < size:
         raise CheckpointError(
             f"{path} has {found} bytes and had {size} at the checkpoint; put it back, or start again with "
-            + (to_copy("run", "--overwrite") if on_command_line() else "headway.run(..., overwrite=True)")
+            + either(python="headway.run(..., overwrite=True)", command=to_copy("run", "--overwrite"))
         )
     if found > size:
         os.truncate(path, size)

@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.base.errors import CheckpointError, RecipeError
 from headway.base.text import slug
+from headway.base.wording import resume_call
 from headway.core import compatibility
 from headway.core.recipe import Recipe, spell
 from headway.core.state import Server
@@ -27,7 +28,6 @@ from headway.runs.directory import (
     check_config,
     check_writable,
     prepare_folder,
-    resume_call,
     save_tensors,
     write_json,
 )

@@ -15,6 +15,7 @@ from headway.base.errors import CheckpointError, EngineError, WidthError
 from headway.base.signals import signals_to
 from headway.base.strict_json import strict
 from headway.base.tree import stream
+from headway.base.wording import resume_call
 from headway.core import compatibility
 from headway.core.compatibility import Setup
 from headway.core.recipe import Recipe
@@ -35,7 +36,6 @@ from headway.runs.directory import (
     is_finished,
     prepare_folder,
     read_table,
-    resume_call,
     save_tensors,
     truncate,
     write_json,

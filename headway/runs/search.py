@@ -263,7 +263,7 @@ def columns_of(text: str | None) -> list[str]:
 def difference(found: Sequence[Found]) -> dict[str, Any]:
     """The settings in which runs differ, and their figures, run by run in the order given."""
     if len(found) < 2:
-        raise ConfigError(f"diff: it compares two runs or more and found {len(found)}; name them, as in --diff RUN RUN")
+        raise ConfigError(f"diff: it compares two runs or more and found {len(found)}; name at least two")
     keys = ["recipe", "pieces", *Settings.model_fields, "headway"]
     values_of = {key: [f[key] for f in found] for key in keys}
     differing = {key: values for key, values in values_of.items() if any(v != values[0] for v in values)}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headway.base.errors import ConfigError
 from headway.base.tree import Tree, stream
+from headway.base.wording import option
 from headway.core.recipe import Recipe
 from headway.core.state import Report
 from headway.data import Dataset, augment, load
@@ -237,9 +238,11 @@ def build(
     where = resolve_device(device)
     gpus = all_gpus() if where.type == "cuda" and where.index is None else ()
     if s.amp and where.type != "cuda":
-        raise ConfigError(f"amp=true: on {device} bfloat16 is slower than float32; use --device cuda, or leave amp out")
+        raise ConfigError(
+            f"amp=true: on {device} bfloat16 is slower than float32; use {option('device', 'cuda')}, or leave amp out"
+        )
     if s.weights_head and s.weights is None:
-        raise ConfigError("weights_head=true: no weights file is given; give --weights FILE.safetensors")
+        raise ConfigError(f"weights_head=true: no weights file is given; give {option('weights', 'FILE.safetensors')}")
     if dataset is None:
         dataset = load(s.data, source=Path(s.data_dir) if s.data_dir else None)
     dataset = renormalised(dataset.subset(s.train_size, s.test_size), s.normalise)

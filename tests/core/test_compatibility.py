@@ -286,7 +286,7 @@ def test_two_pieces_are_either_refused_or_run(first: str) -> None:
         ("fedavg+ffc", {"personal_from": "calibrated"}, "another kind of classifier"),
         ("scaffold", {"persist_momentum": True}, "scaffold divides"),
         ("fednova", {"persist_momentum": True}, "fednova divides"),
-        ("fedavg", {"weights_head": True}, "give --weights"),
+        ("fedavg", {"weights_head": True}, "give weights='FILE.safetensors'"),
     ],
 )
 def test_settings_that_contradict_the_recipe_are_refused(

@@ -253,5 +253,5 @@ def test_where_less_memory_may_be_named_rooms_are_smaller_and_bits_the_same(task
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(SharedBuffer, "allocate", none)
-    with pytest.raises(EngineError, match=r"workers need .* GB of address space .*; give --workers 1, or raise"):
+    with pytest.raises(EngineError, match=r"workers need .* GB of address space .*; give workers=1, or raise"):
         PoolEngine(recipe, task, 2)

@@ -139,7 +139,7 @@ def test_a_client_that_ends_every_worker_stops_the_run_in_one_sentence_and_it_ca
     monkeypatch.setattr(pool, "train_client", train_all_but_2)
     sentence = (
         "engine=local: 3 worker processes died while training client 2; the machine may be out of memory: give fewer "
-        "--workers or more memory, then `headway resume` the run"
+        "workers or more memory, then headway.resume(run) continues the run"
     )
     with pytest.raises(EngineError) as told:
         execute("scaffold", s, out, Options(workers=2))
@@ -157,7 +157,7 @@ def test_an_evaluation_that_ends_every_worker_stops_in_one_sentence(monkeypatch)
     net = rounds.global_net(rounds.begin(recipe, digits), recipe, digits)
     with (
         closing(PoolEngine(recipe, digits, 2)) as engine,
-        pytest.raises(EngineError, match=r"3 worker processes died while evaluating; .* fewer --workers .* resume"),
+        pytest.raises(EngineError, match=r"3 worker processes died while evaluating; .* fewer workers .*resume"),
     ):
         engine.logits(digits, net)
 

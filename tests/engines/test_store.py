@@ -123,7 +123,7 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path, monkeypatch):
         SpillingStore(tmp_path / "rest", budget=50).put([client(0), client(1)])
     assert str(told.value) == (
         f"the state of client 0 cannot be written to {tmp_path / 'rest'} (No space left on device); "
-        f"free space there, then `headway resume` the run or give the command again"
+        f"free space there, then headway.resume(run) continues the run"
     )
     assert told.value.exit_code == 74
 

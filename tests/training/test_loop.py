@@ -13,6 +13,7 @@ from toy import Normed, OneWeight, assert_same, fixed, one_round, several, skewe
 
 from headway.base.errors import ConfigError
 from headway.base.tree import Tree
+from headway.base.wording import for_commands
 from headway.core.local import Batch, Local
 from headway.core.phase import Phase
 from headway.core.piece import Piece
@@ -374,5 +375,7 @@ def test_amp_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
 
 
 def test_amp_on_a_cpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="use --device cuda"):
+    with pytest.raises(ConfigError, match="use device='cuda', or"):
+        skewed(2, amp=True)
+    with for_commands(), pytest.raises(ConfigError, match="use --device cuda, or"):
         skewed(2, amp=True)

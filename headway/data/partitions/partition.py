@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from headway.base.errors import PartitionError
 from headway.base.serialise import write_atomic
+from headway.base.wording import either
 from headway.data.partitions import draws
 from headway.data.partitions.spec import PARTITIONS, REGISTERED, brings_clients, parse, saved
 
@@ -118,9 +119,10 @@ class Partition(_PerClient):
         except (ValueError, RecursionError) as error:
             raise PartitionError(f"partition file '{path}' is not JSON; draw the partition again") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
+            how = either(python="task.partition.save(path)", command="`headway partition --out`")
             raise PartitionError(
                 f"partition file '{path}' holds no saved partition (a run's own file has counts, not indices); "
-                "save one with `headway partition --out`"
+                f"save one with {how}"
             )
         damaged = PartitionError(
             f"partition file '{path}' is damaged or was edited (its checksum differs); draw it again"

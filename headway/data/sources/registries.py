@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headway.base.errors import DataError
 from headway.base.tree import stream
+from headway.base.wording import option
 from headway.data.arrays import Dataset
 from headway.data.checks import normaliser, same_clients, split_each, tensor
 from headway.data.sources import catalogue, formats
@@ -42,7 +43,7 @@ class Places:
         why = "; ".join(dict.fromkeys(reasons)) or "nobody offers it as one file"
         return DataError(
             f"{self.name} could not be fetched ({why}): put {files} into {self.own}, or name the "
-            "folder that holds it with --data-dir"
+            f"folder that holds it with {option('data_dir')}"
         )
 
 

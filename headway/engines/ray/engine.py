@@ -20,6 +20,7 @@ from torch import Tensor
 
 from headway.base.errors import EngineError, HeadwayError
 from headway.base.machine import cores
+from headway.base.wording import option, resume_call
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
 from headway.core.state import Broadcast, Client, Report
@@ -154,7 +155,7 @@ class WorkerGroup:
         if not refs and not self.workers and time.monotonic() - since > PLACE_SECONDS:
             raise EngineError(
                 f"engine=ray: no worker could be started in {PLACE_SECONDS:.0f} s; each needs {self._needs} on one "
-                f"node: free some, give fewer --workers or --threads, or add nodes"
+                f"node: free some, give fewer {option('workers')} or {option('threads')}, or add nodes"
             )
         return ended
 
@@ -190,7 +191,8 @@ class WorkerGroup:
         if count >= MOST_DEATHS:
             raise EngineError(
                 f"engine=ray: {count} workers died while working on {work}, the last on node {worker.node} ({death}); "
-                f"the nodes may be out of memory: give fewer --workers, then `headway resume` the run"
+                f"the nodes may be out of memory: give fewer {option('workers')}, then "
+                f"{resume_call()} continues the run"
             )
         self.say(
             f"worker {worker.pid} on node {worker.node} died while working on {work} ({death}); "
@@ -334,7 +336,8 @@ class RayEngine(LocalEngine):
         except (OSError, self.session.ray.exceptions.RayError) as error:
             raise EngineError(
                 f"engine=ray: {packed.nbytes / 1e6:.0f} MB do not fit into the object store ({first_line(error)}); "
-                f"start nodes with a larger --object-store-memory or free their disks, then `headway resume` the run"
+                f"start nodes with a larger --object-store-memory or free their disks, then {resume_call()} "
+                f"continues the run"
             ) from None
 
     def _state_of(self, k: int) -> Packed | None:

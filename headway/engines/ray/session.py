@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headway.base.errors import ConfigError, EngineError
+from headway.base.wording import option
 from headway.engines.ray.guard import Guard
 
 ENGINES = ("local", "ray")
@@ -33,7 +34,7 @@ def check_engine(engine: str, address: str | None) -> None:
         raise ConfigError(f"engine={engine}: there is no such engine; use local or ray")
     if engine == "local":
         if address is not None:
-            raise ConfigError(f"address={address}: only the engine ray has an address; add --engine ray")
+            raise ConfigError(f"address={address}: only the engine ray has an address; add {option('engine', 'ray')}")
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("engine=ray: Ray is not installed here; pip install 'headway[ray]'")
@@ -64,7 +65,7 @@ def probe_address(address: str) -> str:
         why = error.strerror or str(error) or type(error).__name__
         raise ConfigError(
             f"address={address}: nothing answers there ({why}); start a head with `ray start --head`, or leave out "
-            f"--address for a private cluster on this machine"
+            f"{option('address')} for a private cluster on this machine"
         ) from None
     return found
 
@@ -149,7 +150,8 @@ class Session:
                 )  # fmt: skip
         except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
             raise EngineError(
-                f"engine=ray: a private cluster cannot be started ({first_line(error)}); use --engine local"
+                f"engine=ray: a private cluster cannot be started ({first_line(error)}); "
+                f"use {option('engine', 'local')}"
             ) from None
         finally:
             ray_constants.ENABLE_RAY_CLUSTER = reachable

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from headway.base.errors import HeadwayError
 from headway.base.version import __version__
+from headway.base.wording import on_command_line, speak_as
 from headway.core.state import Broadcast, Client
 from headway.data import Dataset, load
 from headway.engines.local import evaluate_personal, surveyed
@@ -53,6 +54,7 @@ def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> d
         "threads": threads,
         "layout": task.layout,
         "folder": str(Path.cwd()),  # relative paths of files start here
+        "commands": on_command_line(),  # what a message on the worker advises
         "plugins": plugins.sent(plugins.used_by(recipe, s.data, s.model, s.partition)),
     }
     return order if whole else order | {"data": outline(task.dataset)}
@@ -84,6 +86,7 @@ class Builder:
     def build(self, order: dict[str, Any]) -> tuple[Recipe, Task]:
         """The recipe and the task of an order; raises HeadwayError if they cannot be built on this node."""
         torch.set_num_threads(order["threads"])
+        speak_as(order["commands"])
         with contextlib.suppress(OSError):  # another machine may not have this folder, and may not need it
             os.chdir(order["folder"])
         plugins.receive(order["plugins"])

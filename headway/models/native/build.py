@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headway.base.cache import cache_dir
 from headway.base.errors import ConfigError
+from headway.base.wording import option
 
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 
@@ -51,7 +52,7 @@ def library(source: str) -> ctypes.CDLL:
     try:
         return built(Path(__file__).with_name(source))
     except NotBuilt as error:
-        raise ConfigError(f"layout: {error}, or leave out --tune") from None
+        raise ConfigError(f"layout: {error}, or leave out {option('tune', True)}") from None
 
 
 def built(source: Path) -> ctypes.CDLL:
