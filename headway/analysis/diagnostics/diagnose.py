@@ -13,10 +13,11 @@ import torch
 from headway.analysis.diagnostics.catalogue import WITHOUT_MODEL, diagnostic
 from headway.analysis.diagnostics.finding import Finding, NotApplicable, forget
 from headway.analysis.diagnostics.subject import Subject
-from headway.base.errors import DiskError, HeadwayError
+from headway.base.errors import DiskError, HeadwayError, to_copy
 from headway.engines.memory import give_back
 
-NO_MEMORY = "there is not enough memory; use fewer clients with --clients, or a larger machine"
+FEWER = to_copy("diagnose", "RUN", "--clients", 5)  # a command in Python too, which has no such call
+NO_MEMORY = f"there is not enough memory; analyse fewer clients with {FEWER}, or use a larger machine"
 
 
 @dataclass

@@ -31,7 +31,7 @@ CLASSES = (
     "The norm of each class's weight vector in the clients' classifiers after local training, beside the samples of "
     "that class each client has; and in the global classifier, before and after calibration. "
     "Local norms that follow the label counts show a biased classifier; `correlation` is the mean over clients of "
-    "Pearson's correlation between counts and norms. Where the run was watched (--watch classifiers), its first, a "
+    "Pearson's correlation between counts and norms. Where the classifiers were watched during the run, its first, a "
     "middle and its last watched round are drawn too, each with the clients that took part. Drawn as in CCVR's "
     "Figures 3, 10 and 12 (Luo et al., 2021)."
 )

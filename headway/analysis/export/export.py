@@ -31,8 +31,9 @@ from headway.analysis.export.place import KINDS, check_free, check_name
 from headway.base.errors import CheckpointError, ConfigError, ModelError, nearest
 from headway.base.serialise import write_atomic
 from headway.base.version import __version__
+from headway.base.wording import option
 from headway.models.net import Net, chunks, normalises_by_batch
-from headway.runs.directory import check_writable, prepare_folder
+from headway.runs.directory import another_out, check_writable, prepare_folder
 from headway.runs.posthoc import finished
 from headway.runs.rebuild import recorded_recipe, unchanged_task
 from headway.runs.run import Run
@@ -41,7 +42,6 @@ from headway.training.task import Task
 NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 ALONE = Path(__file__).with_name("alone.py")
 TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
-WEIGHTS_ALONE = "it holds weights and no network, which predicting needs; --to onnx and --to torch hold both"
 TIE = 1e-4  # of the largest logit: classes closer than this may change places by rounding
 
 
@@ -81,7 +81,7 @@ def export(
     finished(run.path)
     place = None if out is None else place_of(run, to, out)
     folder = place.parent if place else run.path / "exported"
-    asked = (f"out={out}",) if place else (f"run={run.path}", "name another place with --out")
+    asked = (f"out={out}",) if place else (f"run={run.path}", f"name another place with {option('out')}")
     check_writable(folder, *asked)
     task = task_of(run)
     chosen = choose(run, model, task)
@@ -94,8 +94,13 @@ def export(
     prepare_folder(folder, *asked)
     write_atomic(place, data)
     shown = None if agreement is None else agreement.record() | checked_by(to, chosen)
-    notes = [text for text in (chosen.note, WEIGHTS_ALONE if to == "safetensors" else None) if text]
+    notes = [text for text in (chosen.note, weights_alone() if to == "safetensors" else None) if text]
     return {"file": str(place), "to": to, "bytes": len(data), "check": shown, "note": "; ".join(notes) or None, **facts}
+
+
+def weights_alone() -> str:
+    both = f"{option('to', 'onnx')} and {option('to', 'torch')}"
+    return f"it holds weights and no network, which predicting needs; {both} hold both"
 
 
 def checked_by(to: str, chosen: Chosen) -> dict[str, Any]:
@@ -124,7 +129,8 @@ def refuse_what_cannot(chosen: Chosen, run: Run) -> None:
     if normalises_by_batch(chosen.net):
         raise ModelError(
             f"model={run.config['settings']['model']}: its BatchNorm looks at the whole batch (bn=batch), so a "
-            f"prediction depends on its neighbours and no file can hold it; train with --bn running or --bn group"
+            f"prediction depends on its neighbours and no file can hold it; train with "
+            f"{option('bn', 'running')} or {option('bn', 'group')}"
         )
     if chosen.net.tensors().not_finite() - chosen.net.fixed().keys():  # a mask may be infinite
         raise CheckpointError(
@@ -140,7 +146,7 @@ def place_of(run: Run, to: str, out: str | Path) -> Path:
     check_name(place, to)
     full, home = place.resolve(), run.path.resolve()
     if full.is_relative_to(home) and not full.is_relative_to(home / "exported"):
-        raise ConfigError(f"out={out}: that is among the run's own files; choose another --out, or leave it out")
+        raise ConfigError(f"out={out}: that is among the run's own files; {another_out()}, or leave it out")
     return place
 
 
@@ -180,7 +186,8 @@ def written(to: str, chosen: Chosen, task: Task, facts: dict[str, Any]) -> bytes
         why = " ".join(str(error).split())[:200]
         raise ModelError(
             f"model={task.settings.model}: it cannot be exported as {to} ({type(error).__name__}: {why}); "
-            f"keep data-dependent branches out of its forward, or use --to safetensors, which holds the weights alone"
+            f"keep data-dependent branches out of its forward, or use {option('to', 'safetensors')}, "
+            f"which holds the weights alone"
         ) from error
 
 

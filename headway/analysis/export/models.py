@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.base.errors import CheckpointError, ConfigError, HeadwayError, nearest, to_copy
 from headway.base.text import slug
+from headway.base.wording import option
 from headway.core.recipe import spell
 from headway.methods import recipe as parse_recipe
 from headway.models.net import Net
@@ -69,11 +70,13 @@ def untrained(run: Run, task: Task) -> str | None:
     recipe = recorded_recipe(run.path, run.config)
     if not rounds.has_global_model(recipe, task):
         raise ConfigError(
-            f"model=global: {recipe.title} shares no body, so there is no global model; use --model client:0"
+            f"model=global: {recipe.title} shares no body, so there is no global model; "
+            f"use {option('model', 'client:0')}"
         )
     kept = [name for name in task.first_params(recipe) if not recipe.share(name)]
     if "head.weight" in kept and "calibrated" not in run.summary:
-        return "clients of this recipe keep their classifiers, so the global one is untrained; --model client:K has one"
+        named = option("model", "client:K")
+        return f"clients of this recipe keep their classifiers, so the global one is untrained; {named} has one"
     return None
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.base.errors import CheckpointError, ConfigError
+from headway.base.wording import option
+from headway.runs.directory import another_out
 
 KINDS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
 
@@ -16,7 +18,7 @@ def check_name(place: Path, to: str) -> None:
     """A file is called what it is: .onnx, .pt2 or .safetensors."""
     if place.suffix.lower() != KINDS[to]:
         raise ConfigError(
-            f"out={place}: a file of --to {to} ends in {KINDS[to]}; "
+            f"out={place}: a file of {option('to', to)} ends in {KINDS[to]}; "
             f"give such a name, as {place.with_suffix(KINDS[to]).name}"
         )
 
@@ -31,8 +33,8 @@ def check_free(place: Path, to: str, overwrite: bool) -> None:
         ours = False
     if not ours:
         raise CheckpointError(
-            f"out={place}: it is there already and headway did not export it; choose another --out, or --overwrite to "
-            f"replace it"
+            f"out={place}: it is there already and headway did not export it; {another_out()}, or "
+            f"{option('overwrite', True)} to replace it"
         )
 
 

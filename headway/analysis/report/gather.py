@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from headway.analysis.report.steps import SILENT, Steps
 from headway.analysis.report.svg import shortened
-from headway.base.errors import CheckpointError, ConfigError, HeadwayError, to_copy
+from headway.base.errors import CheckpointError, ConfigError, HeadwayError
+from headway.base.wording import resume_call
 from headway.methods import plugins
 from headway.metrics.accuracy import curve_figures
 from headway.runs import search as found_runs
@@ -255,8 +256,7 @@ def read(path: Path) -> Entry:
     if not rows and summary is None:
         raise CheckpointError(
             f"run={path}: it has not ended a single round, so there is nothing to show; "
-            f"{to_copy('resume', path)} first, "
-            f"or leave it out"
+            f"{resume_call(path)} first, or leave it out"
         )
     times = {
         int(t["round"]): finite(t.get("seconds")) or 0.0 for t in run.timings if _is_row(t, path / "timings.jsonl")

@@ -107,7 +107,7 @@ def single(x: Group) -> list[object]:
         f"{x.mean('seconds') or 0:,.1f} s."
     )
     if len(x.seeds) == 1:
-        words.append(" One seed does not show the noise: run several (--seeds 0,1,2) to see the spread.")
+        words.append(" One seed does not show the noise: run several to see the spread.")
     return words
 
 

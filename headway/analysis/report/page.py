@@ -18,7 +18,8 @@ from headway.analysis.report.steps import SILENT, Steps
 from headway.base.errors import CheckpointError, ConfigError
 from headway.base.serialise import write_atomic
 from headway.base.version import __version__
-from headway.runs.directory import prepare_folder
+from headway.base.wording import either, option
+from headway.runs.directory import another_out, prepare_folder
 
 GENERATOR = "headway report"
 HEAD = 4096  # bytes in which a page says what it is
@@ -62,7 +63,9 @@ def prepared(
     g = gather(folders, steps)
     check_place(place, overwrite)
     asked = f"out={out}" if out is not None else f"run={place.parent}"
-    prepare_folder(place.parent, asked, "choose another --out" if out is not None else "name another place with --out")
+    prepare_folder(
+        place.parent, asked, another_out() if out is not None else f"name another place with {option('out')}"
+    )
     return place, g
 
 
@@ -78,11 +81,10 @@ def check_place(place: Path, overwrite: bool) -> None:
         with open(place, "rb") as f:
             ours = f'content="{GENERATOR}"'.encode() in f.read(HEAD)
     except OSError as error:
-        raise CheckpointError(f"out={place}: it cannot be read ({error.strerror}); choose another --out") from None
+        raise CheckpointError(f"out={place}: it cannot be read ({error.strerror}); {another_out()}") from None
     if not ours:
-        raise CheckpointError(
-            f"out={place}: it is not a report of headway; choose another --out, or --overwrite to replace it"
-        )
+        replace = either(python="", command=f", or {option('overwrite', True)} to replace it")  # Run.report has no such
+        raise CheckpointError(f"out={place}: it is not a report of headway; {another_out()}{replace}")
 
 
 def page(g: Gathered, title: str | None = None, steps: Steps = SILENT) -> str:
