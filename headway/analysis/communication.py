@@ -1,4 +1,4 @@
-"""What travels between server and clients under a recipe, and what that tells of a client's data."""
+"""What server and clients send each other under a recipe, and what that reveals of a client's data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from headway.core.recipe import Recipe, explain
 from headway.methods.guide import guide
 
 OWN = "headway.methods."
-UPDATE = "the model trained on the data: inputs can be rebuilt from small updates, label counts read off the last layer"
+UPDATE = (
+    "the model trained on the data: inputs can be reconstructed from small updates, label counts read off "
+    "the last layer"
+)
 NOT_DESCRIBED = "not described by its author"
 
 
-def travels(recipe: Recipe) -> dict[str, list[str]]:
+def communication(recipe: Recipe) -> dict[str, list[str]]:
     """What goes down, up, stays on the client, is fixed for all, and is asked once at the end.
 
     Read off the hooks. For headway's own pieces stand-ins for tensors suffice, which spares the seconds that torch
@@ -51,9 +54,9 @@ def measured(recipe: Recipe) -> dict[str, list[str]]:
 
 
 def explanation(recipe: Recipe) -> dict[str, Any]:
-    """Which piece acts at which hook, what travels, and why a run would refuse the recipe (None: it would not)."""
+    """Which piece acts at which hook, what is sent, and why a run would refuse the recipe (None: it would not)."""
     hooks = [{"hook": hook, "fold": fold, "pieces": who} for hook, fold, who in explain(recipe)]
-    return {"recipe": str(recipe), "hooks": hooks, **travels(recipe), "refused": refusal(recipe)}
+    return {"recipe": str(recipe), "hooks": hooks, **communication(recipe), "refused": refusal(recipe)}
 
 
 def refusal(recipe: Recipe) -> str | None:
@@ -66,8 +69,8 @@ def refusal(recipe: Recipe) -> str | None:
 
 
 def leaves(recipe: Recipe) -> list[dict[str, str]]:
-    """What a client sends, when, and what whoever reads it learns."""
-    seen = travels(recipe)
+    """What a client sends, when, and what it reveals (the key `tells`, as in the JSON of `explain --privacy`)."""
+    seen = communication(recipe)
     owners = {p.name for p in recipe.pieces}
     model = [what for what in seen["up"] if what.split(".")[0] not in owners]
     rows = [{"what": ", ".join(model), "when": "every round", "tells": UPDATE}] if model else []
@@ -79,6 +82,6 @@ def leaves(recipe: Recipe) -> list[dict[str, str]]:
         rows.append({"what": what, "when": "every round", "tells": guide(name).reveals.get(key, NOT_DESCRIBED)})
     for what in seen["once"]:
         name = what.partition(":")[0]
-        tells = guide(name).reveals.get("survey", NOT_DESCRIBED)
-        rows.append({"what": what, "when": "once, at the end", "tells": tells})
+        reveals = guide(name).reveals.get("survey", NOT_DESCRIBED)
+        rows.append({"what": what, "when": "once, at the end", "tells": reveals})
     return rows

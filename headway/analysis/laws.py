@@ -210,7 +210,7 @@ def resumed(trial: Trial) -> None:
 
 
 class TravellingEngine(LocalEngine):
-    """Clients in a random order, and every value that travels goes through bytes, as on another machine."""
+    """Clients in a random order, and every value that is sent goes through bytes, as on another machine."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

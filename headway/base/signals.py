@@ -12,7 +12,7 @@ Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 @contextmanager
 def signals_to(handler: Handler) -> Iterator[None]:
-    """Within this block the handler receives SIGINT (Ctrl-C) and SIGTERM; afterwards the earlier handlers do again."""
+    """Route SIGINT (Ctrl-C) and SIGTERM to the handler; restore the earlier handlers at the end of the block."""
     try:
         old = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread, which alone may set handlers

@@ -42,8 +42,8 @@ def print_explanation(console: Console, facts: dict[str, Any]) -> None:
 
 
 def print_privacy(console: Console, recipe: Recipe, rows: list[dict[str, str]]) -> None:
-    console.print(f"{recipe}: what leaves a client, and what it tells of its data", markup=False)
-    table = plain_table("leaves", "when", "tells")
+    console.print(f"{recipe}: what leaves a client, and what it reveals of its data", markup=False)
+    table = plain_table("leaves", "when", "reveals")
     table.columns[1].justify = table.columns[2].justify = "left"
     for row in rows:
         table.add_row(*(escape(row[key]) for key in ("what", "when", "tells")))

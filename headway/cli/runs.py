@@ -234,9 +234,9 @@ def print_difference(console: Console, table: dict[str, Any], place: Path | None
     lines.add_section()
     for key, values in table["figures"].items():
         shares = TITLES.get(key, "").endswith("%")
-        told = [percent(v) if shares else f"{v:.1f}" if isinstance(v, float) else v for v in values]
+        shown = [percent(v) if shares else f"{v:.1f}" if isinstance(v, float) else v for v in values]
         lines.add_row(
-            TITLES.get(key, key), *("-" if v is None else clean(t) for v, t in zip(values, told, strict=True))
+            TITLES.get(key, key), *("-" if v is None else clean(t) for v, t in zip(values, shown, strict=True))
         )
     console.print(lines)
     if place:

@@ -33,7 +33,7 @@ class Roles:
     label: int
     group: int | None
     split: int | None
-    guessed: bool = False  # nobody named the label's column
+    guessed: bool = False  # the label's column was not given
 
     @property
     def features(self) -> list[int]:
@@ -284,7 +284,7 @@ def read_parquet(path: Path, column: str | None) -> tuple[Roles, Array, dict[int
         raise DataError(f"{path} has no rows: add samples")
     for i in [*roles.features, *roles.text]:
         values = content.column(i)
-        if values.null_count and i != roles.group:  # a client's missing name is told as in a CSV
+        if values.null_count and i != roles.group:  # a client's missing name is reported as in a CSV
             first = int(np.argmax(values.is_null().to_numpy()))
             raise DataError(
                 f"{path}: {values.null_count} values of column '{roles.names[i]}' are missing, the first in "

@@ -15,7 +15,7 @@ class FedRep(Piece):
     head_epochs: int | None = setting(None, "E_h; the task's epochs when not given", ge=1, also="e_h")
     body_epochs: int | None = setting(None, "E_b; the task's epochs when not given", ge=1, also="e_b")
 
-    def share(self, name: str) -> bool:  # heads stay at home
+    def share(self, name: str) -> bool:  # heads stay on their clients
         return not in_head(name)
 
     def phases(self, epochs: int) -> list[Phase]:  # Algorithm 1: the head, then the representation

@@ -13,11 +13,11 @@ from importlib.resources import files
 class Guide:
     """One entry of guide.toml; every part may be missing."""
 
-    recipe: str  # a recipe that shows the piece: some need company
+    recipe: str  # a recipe that shows the piece: some need other pieces
     papers: Mapping[str, str] = field(default_factory=dict)  # setting -> the values the papers ran
     training: str = ""  # what the papers say about the training around it
     pitfalls: tuple[str, ...] = ()
-    reveals: Mapping[str, str] = field(default_factory=dict)  # what each thing sent tells of the client's data
+    reveals: Mapping[str, str] = field(default_factory=dict)  # what each thing sent reveals of the client's data
     source: tuple[str, ...] = ()  # module:name of functions elsewhere that carry its formulas
 
 
@@ -29,7 +29,7 @@ def guides() -> dict[str, Guide]:
 
 
 def guide(name: str) -> Guide:
-    """The entry of a piece; an empty one where nobody has written it yet."""
+    """The entry of a piece; an empty one where none is written yet."""
     return guides().get(name) or Guide(name)
 
 

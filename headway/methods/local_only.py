@@ -6,7 +6,7 @@ from headway.core import Piece
 
 
 class LocalOnly(Piece):
-    """One common start, then nobody sends anything. All clients train every round, so that budgets are equal."""
+    """One common start, then no client sends anything. All clients train every round, so that budgets are equal."""
 
     name, slot, paper = "local", "base", "mcmahan2017fedavg"
 

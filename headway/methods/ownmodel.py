@@ -1,4 +1,4 @@
-"""No model averaging: every parameter stays on its client, and only messages travel (FedProto)."""
+"""No model averaging: every parameter stays on its client, and only class prototypes are sent (FedProto)."""
 
 from __future__ import annotations
 

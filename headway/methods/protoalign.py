@@ -64,4 +64,4 @@ class ProtoAlign(Piece):
         owned = share.sum(0) > 0
         before, known = kept["proto"].to(sums.device), kept["known"].to(sums.device)
         proto = torch.where(owned[:, None], sums / share.sum(0).clamp(min=1)[:, None], before)
-        return {"proto": proto, "known": known | owned}  # a class nobody has keeps its old prototype
+        return {"proto": proto, "known": known | owned}  # a class that no client has keeps its old prototype

@@ -28,7 +28,7 @@ def body(name: str, shape: tuple[int, ...], *, bn: str = "running", seed_stream:
 
 @contextmanager
 def seeded(seed_stream: torch.Generator) -> Iterator[None]:
-    """Within this block torch's generator starts from the stream's seed; afterwards its earlier state is restored."""
+    """Within this block torch's generator starts from the stream's seed; at its end the earlier state is restored."""
     with torch.random.fork_rng(devices=[]):
         # only the CPU's generator: torch.manual_seed would also reset those of GPUs, which are not restored here
         torch.default_generator.manual_seed(seed_stream.initial_seed())

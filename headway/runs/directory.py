@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -16,9 +16,6 @@ from headway.base.errors import CheckpointError, DiskError, nearest, to_copy
 from headway.base.serialise import write_atomic
 from headway.base.tree import Tree
 from headway.base.wording import either, option, resume_call
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = 1
 COPY_THE_RUN = "copy the run to a folder that can be written"  # the fix where a step writes into the run
@@ -91,7 +88,7 @@ def read_json(path: Path) -> Any:
 
 
 def check_config(config: Any, out: Path) -> None:
-    """Refuse a config.json that another program or version wrote, or somebody edited."""
+    """Refuse a config.json that another program or version wrote, or that was edited."""
     parts = {"recipe": str, "settings": dict, "options": dict, "identity": dict, "format": int}
     lacks = [
         key for key, kind in parts.items() if not isinstance(config, dict) or not isinstance(config.get(key), kind)

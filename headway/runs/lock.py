@@ -66,6 +66,6 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # a process of somebody else
+    except (OSError, OverflowError):  # a process of another user
         return True
     return True

@@ -1,4 +1,4 @@
-"""What travels, read off stand-ins in a process that cannot import torch, and off a real round: the same."""
+"""What is sent, read off stand-ins in a process that cannot import torch, and off a real round: the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import loud
 import pytest
 from loud import Loud
 
-from headway.analysis.communication import NOT_DESCRIBED, explanation, imagined, leaves, measured, travels
+from headway.analysis.communication import NOT_DESCRIBED, communication, explanation, imagined, leaves, measured
 from headway.analysis.stand_ins import ANYTHING, without_torch
 from headway.base import lazy
 from headway.core import Tree
@@ -147,12 +147,12 @@ FACTS = {
 FALLBACK = """
 import json, sys
 sys.path.insert(0, {helpers!r})
-from headway.analysis.communication import travels
+from headway.analysis.communication import communication
 from headway.methods import REGISTRY
 from loud import Loud
 Loud.__module__ = {module!r}
 assert "torch" not in sys.modules
-print(json.dumps(travels(REGISTRY.sum_of([Loud()]))))
+print(json.dumps(communication(REGISTRY.sum_of([Loud()]))))
 """
 
 
@@ -160,7 +160,7 @@ print(json.dumps(travels(REGISTRY.sum_of([Loud()]))))
 def test_a_piece_that_needs_real_tensors_gets_a_real_round(module):
     helpers = str(Path(loud.__file__).parent)
     assert json.loads(python(FALLBACK.format(helpers=helpers, module=module))) == FACTS
-    assert travels(REGISTRY.sum_of([Loud()])) == FACTS
+    assert communication(REGISTRY.sum_of([Loud()])) == FACTS
 
 
 def test_what_a_user_s_piece_sends_has_no_description():
@@ -172,10 +172,10 @@ def test_what_a_user_s_piece_sends_has_no_description():
 def test_whatever_a_piece_sends_is_explained() -> None:
     for piece in REGISTRY.pieces:
         recipe = parse(guide(piece.name).recipe)
-        up = travels(recipe)["up"] + [what.partition(":")[0] for what in travels(recipe)["once"]]
-        told = leaves(recipe)
-        assert all(row["tells"] for row in told)
-        assert bool(told) == bool(up)
+        up = communication(recipe)["up"] + [what.partition(":")[0] for what in communication(recipe)["once"]]
+        rows = leaves(recipe)
+        assert all(row["tells"] for row in rows)
+        assert bool(rows) == bool(up)
 
 
 def test_label_counts_are_named_as_such() -> None:

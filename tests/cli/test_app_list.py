@@ -43,7 +43,7 @@ def test_every_listed_recipe_parses_to_what_is_listed():
 
 
 @pytest.mark.parametrize("name", REGISTRY.names())
-def test_explain_says_what_travels_for_every_piece_and_recipe(name):
+def test_explain_says_what_is_sent_for_every_piece_and_recipe(name):
     facts = headway("explain", name, "--json").json
     assert set(facts) == {"recipe", "hooks", "down", "up", "stays", "frozen", "once", "refused"}
     text = headway("explain", name)

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from headway.analysis.communication import travels
+from headway.analysis.communication import communication
 from headway.base.csv_table import safe_cell
 from headway.base.strict_json import strict
 from headway.cli import results
@@ -126,22 +126,22 @@ def test_folder_names_and_cells_hold_no_surprises():
 
 
 # ---- explain
-def test_what_travels_is_read_off_a_real_round():
-    facts = travels(recipe("scaffold+fn"))
+def test_what_is_sent_is_read_off_a_real_round():
+    facts = communication(recipe("scaffold+fn"))
     assert facts["down"] == ["body", "head.weight", "scaffold.c"]
     assert facts["up"] == ["body", "head.weight", "scaffold.delta_c"]
     assert facts["stays"] == ["scaffold.c"]
     assert facts["frozen"] == facts["once"] == []
 
 
-def test_a_frozen_head_neither_travels_nor_stays():
-    facts = travels(recipe("fedbabu"))
+def test_a_frozen_head_is_neither_sent_nor_kept():
+    facts = communication(recipe("fedbabu"))
     assert facts["frozen"] == ["head.weight", "head.bias"]
     assert facts["down"] == facts["up"] == ["body"]
 
 
 def test_what_is_asked_once_at_the_end_is_told():
-    assert travels(recipe("ccvr"))["once"] == ["ccvr: count, mean and covariance of each class"]
+    assert communication(recipe("ccvr"))["once"] == ["ccvr: count, mean and covariance of each class"]
 
 
 # ---- lists

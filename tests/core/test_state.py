@@ -1,4 +1,4 @@
-"""What lasts and what travels: sizes, and what is worth storing."""
+"""What is kept and what is sent: sizes, and what is worth storing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def groups(session):
     """Crews of a worker that ends its own process when it is told to."""
     from headway.engines.ray.engine import WorkerGroup
 
-    class Fragile:  # no module of its own: it travels whole
+    class Fragile:  # no module of its own: it is sent whole
         def __init__(self, order):
             self.order = order
 

@@ -66,7 +66,7 @@ def test_the_test_set_is_answered_in_parts_to_the_same_bits(pooled, monkeypatch)
 
 
 def test_clients_whose_notes_fit_nowhere_wait_until_their_worker_reads(monkeypatch):
-    """All travels in the messages: a worker that answers and a run that hands out must not wait for each other."""
+    """Everything is sent in the messages: a worker that answers and a run that sends must not wait for each other."""
     monkeypatch.setattr(pool, "SLOT_MODELS", (0,))
     monkeypatch.setattr(pool, "SPARE_BYTES", 64)
     wide = toy.skewed(12, model="mlp", train_size=240)

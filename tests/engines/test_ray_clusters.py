@@ -36,7 +36,7 @@ def test_one_node_gives_the_bits_of_the_local_engine(text, engines):
     ends = [rounds.run(recipe, task, e, 3) for e in (alone, engine)]
     toy.assert_same(toy.state_of(ends[1], engine), toy.state_of(ends[0], alone))
     server, phases = ends[0], rounds.personal_phases(recipe, task)
-    finished = [rounds.finish(server, recipe, task, e).tensors() for e in (alone, engine)]  # surveys travel too
+    finished = [rounds.finish(server, recipe, task, e).tensors() for e in (alone, engine)]  # surveys are sent too
     toy.assert_same(finished[1], finished[0])
     args = (recipe, task, rounds.cast_of(server, recipe), range(6), phases, True)
     toy.assert_same(list(engine.personal(*args)), list(alone.personal(*args)))

@@ -1,4 +1,4 @@
-"""The Ray engine without Ray: what travels, where it goes, and who dies. Real clusters: test_ray_clusters.py."""
+"""The Ray engine without Ray: what is sent where, and which workers die. Real clusters: test_ray_clusters.py."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_workers_without_a_data_set_give_the_bits_of_the_local_engine(text, give
     assert engine.received(recipe, task, cast, ids) == alone.received(recipe, task, cast, ids)
 
 
-def test_the_test_set_is_answered_in_parts_that_travel(engines):
+def test_the_test_set_is_answered_in_parts_that_are_sent(engines):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(1300, 4)).astype("float32"), np.arange(1300) % 3
     data = Dataset.of(x[:90], y[:90], x, y)
@@ -82,7 +82,7 @@ def test_the_test_set_is_answered_in_parts_that_travel(engines):
     assert len(worker.task.dataset.x) == len(worker.task.dataset.x_test) == 0
 
 
-def test_held_out_samples_travel_once_and_are_answered_to_the_same_bits(engines):
+def test_held_out_samples_are_sent_once_and_are_answered_to_the_same_bits(engines):
     rng = np.random.default_rng(0)
     data = Dataset.of(rng.normal(size=(2600, 4)).astype("float32"), np.arange(2600) % 3)
     s = settings({"data": data.name, "clients": 3, "partition": "iid", "model": "mlp_small", "local_test": "0.6"})

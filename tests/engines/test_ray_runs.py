@@ -28,7 +28,7 @@ MODEL, METRICS = "model.safetensors", "metrics.jsonl"
 
 
 def test_data_handed_in_as_arrays_train_on_the_cluster(session, tmp_path):
-    """No node could load them: a client's samples travel with its work."""
+    """No node could load them: a client's samples are sent with its work."""
     rng = np.random.default_rng(0)
     y = np.arange(90) % 3
     data = Dataset.of(rng.normal(size=(90, 4)) + np.eye(3, 4)[y], y)

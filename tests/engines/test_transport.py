@@ -1,4 +1,4 @@
-"""How values travel between processes: in shared memory, or as bytes."""
+"""How values are sent between processes: in shared memory, or as bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_rooms_share_mappings_only_where_there_are_many_and_do_not_overlap(most,
 # ---- bytes
 
 
-def test_values_travel_as_bytes_and_arrive_in_memory_of_their_own():
+def test_values_are_sent_as_bytes_and_arrive_in_memory_of_their_own():
     value = {
         "t": Tree(a=torch.arange(5.0), b=torch.ones(0), c=torch.tensor(3), d=torch.ones(2, 3, dtype=torch.bfloat16)),
         "flag": torch.tensor([True, False]), "n": 3, "loss": float("nan"), 7: [1.5, None, "text"],

@@ -29,7 +29,7 @@ def test_the_frozen_classifier_is_fedavgs_first_one_bias_included() -> None:
     assert_same(frozen.params(), plain.params().only(lambda name: name.startswith("body.")))
 
 
-def test_the_classifier_never_moves_and_never_travels() -> None:
+def test_the_classifier_never_moves_and_is_never_sent() -> None:
     task = skewed(3, train_size=90, momentum=0.9, weight_decay=0.1)
     first = task.net(parse("fedbabu")).frozen()
     server, reports, engine = one_round("fedbabu", task)

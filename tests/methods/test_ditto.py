@@ -45,7 +45,7 @@ def test_the_general_model_is_fedavgs_bit_for_bit() -> None:
     assert_same((ditto.w, ditto.stats), (plain.w, plain.stats))
 
 
-def test_nothing_more_travels_than_under_fedavg() -> None:
+def test_nothing_more_is_sent_than_under_fedavg() -> None:
     recipe, task = parse("ditto"), skewed(3, train_size=90)
     server, reports, _ = one_round(recipe, task)
     assert all(r.sent == {} for r in reports)

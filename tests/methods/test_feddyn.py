@@ -96,6 +96,6 @@ def test_running_statistics_take_the_plain_average_and_have_no_state() -> None:
     assert set(engine.store.get(0).kept["feddyn"]["g"]) == set(server.w)
 
 
-def test_g_never_travels() -> None:
+def test_g_is_never_sent() -> None:
     _, reports, _ = one_round("feddyn", skewed(3, train_size=60))
     assert all(r.sent == {} for r in reports)

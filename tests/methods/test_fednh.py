@@ -147,7 +147,7 @@ def test_more_classes_than_features() -> None:
     assert all(v.isfinite().all() for v in server.w.values())
 
 
-def test_what_travels_is_means_counts_and_prototypes() -> None:
+def test_what_is_sent_is_means_counts_and_prototypes() -> None:
     # up: C d + C besides the model; down: C d
     recipe, task = parse("proto"), skewed(2, train_size=60)
     server, reports, engine = one_round(recipe, task)

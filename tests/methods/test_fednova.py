@@ -151,7 +151,7 @@ def test_the_default_has_no_momentum_and_no_proximal_term() -> None:
     assert parse("fednova").pieces[0] == FedNova(gmf=0.0, mu=0.0)
 
 
-# ---- a_k as it travels
+# ---- a_k as it is sent
 
 
 @pytest.mark.parametrize("recipe", ["fednova(mu=0.5)", "fednova+prox(mu=0.5)"])

@@ -38,7 +38,7 @@ def test_the_second_round_starts_from_the_clients_own_head() -> None:
     assert float(engine.store.get(0).personal["head.weight"][0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_head_never_travels() -> None:
+def test_the_head_is_never_sent() -> None:
     task = skewed(3, train_size=90)
     first = task.first_params(parse("fedper"))
     server, engine = several("fedper", task, 2)

@@ -90,7 +90,7 @@ def test_momentum_of_the_head_does_not_reach_the_body() -> None:
     assert float(reports[0].w["body.u"]) == pytest.approx(1 - 0.1 * slope(1.0, [2.0], 0, scale=a), rel=1e-5)
 
 
-def test_the_head_never_travels_and_is_retained() -> None:
+def test_the_head_is_never_sent_and_is_retained() -> None:
     task = skewed(3, train_size=90)
     first = task.first_params(parse("fedrep"))
     server, reports, engine = one_round("fedrep", task)

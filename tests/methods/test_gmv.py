@@ -51,7 +51,7 @@ def test_memory_of_a_class_nobody_owns_stays() -> None:
 def test_memory_that_never_existed_is_zero() -> None:
     reports = [answer(0, [True, False], [[2.0], [0.0]])]
     assert GMV().absorb(arrived_at(Tree(), reports))["mu"].tolist() == [[2.0], [0.0]]
-    assert GMV().broadcast({}) == {}  # nothing travels before there is a memory
+    assert GMV().broadcast({}) == {}  # nothing is sent before there is a memory
     server, _ = several("gmv(warmup=1)+babu", two_clients(sampling=0.5), 1)  # one client, one class
     rows = server.kept["gmv"]["mu"].flatten().tolist()
     assert sum(v == 0 for v in rows) == 1

@@ -30,7 +30,7 @@ def test_two_rounds_by_hand() -> None:
     assert server.w["head.weight"].flatten().tolist() == pytest.approx([a, -a], rel=1e-4)
 
 
-def test_only_the_classifier_travels() -> None:
+def test_only_the_classifier_is_sent() -> None:
     recipe, task = parse("lgfedavg"), skewed(3, train_size=90)
     server, reports, engine = one_round(recipe, task)
     assert set(reports[0].w) == set(rounds.cast_of(server, recipe).w) == {"head.weight", "head.bias"}

@@ -22,7 +22,7 @@ def test_three_rounds_by_hand() -> None:
         assert float(engine.store.get(k).personal["body.u"]) == pytest.approx(u, rel=1e-5)
 
 
-def test_nothing_travels() -> None:
+def test_nothing_is_sent() -> None:
     recipe, task = parse("local"), task_of([[1.0, 0.0], [3.0, 1.0]] * 2, [0, 1] * 2, [[0, 1], [2, 3]], body=Normed)
     server = rounds.begin(recipe, task)
     assert rounds.cast_of(server, recipe).nbytes() == 0

@@ -166,7 +166,7 @@ def test_the_contrast_is_on_raw_features() -> None:
     assert torch.equal(found, contrast(batch.h, *teachers, tau=0.5))
 
 
-def test_nothing_more_travels() -> None:
+def test_nothing_more_is_sent() -> None:
     server, engine = several("moon", stretched(), 2)
     _, reports, _ = one_round("moon", stretched(), server, engine)
     assert reports[0].sent == {}

@@ -1,4 +1,4 @@
-"""FedProto: class prototypes travel, features are pulled to them; with `ownmodel` nothing else travels."""
+"""FedProto: class prototypes are sent, features are pulled to them; with `ownmodel` nothing else is sent."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_one_step_equals_the_formula() -> None:
         assert torch.allclose(server.w[f"body.{name}"], p - 0.5 * p.grad, atol=1e-6), name
 
 
-def test_the_classifier_neither_moves_nor_travels() -> None:
+def test_the_classifier_neither_moves_nor_is_sent() -> None:
     task, recipe = skewed(3, train_size=90, momentum=0.9, weight_decay=0.1, lr=1.0), parse("sphere")
     server, _ = several(recipe, task, 2)
     assert torch.equal(rounds.global_net(server, recipe, task).head.weight, task.net(recipe).head.weight)

@@ -61,7 +61,7 @@ class Name(str):
     """A string that is more than a string, as workers of enumerations are."""
 
 
-def test_numbers_of_other_libraries_travel_as_plain_ones():
+def test_numbers_of_other_libraries_are_stored_as_plain_ones():
     """np.float64 is a float; str has subclasses too. Every engine must hand over the same value."""
     value = {"rate": np.float64(1.5), "label": Name("a"), "on": True, "n": 3, "none": None}
     room = SharedBuffer(4096)

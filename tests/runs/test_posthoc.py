@@ -124,7 +124,7 @@ def test_a_personalisation_that_is_stopped_leaves_what_was_there(run, monkeypatc
 
 @pytest.mark.parametrize("text", ["scaffold", "fedper"])
 def test_workers_change_no_bit_and_are_gone_afterwards(text, tmp_path, monkeypatch) -> None:
-    """Control variates and own heads travel to the workers."""
+    """Control variates and own heads are sent to the workers."""
     made: list[PoolEngine] = []
     begin = PoolEngine.__init__
     monkeypatch.setattr(PoolEngine, "__init__", lambda self, *args: begin(self, *args) or made.append(self))

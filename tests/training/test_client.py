@@ -1,4 +1,4 @@
-"""One client's work: a round as a pure function of its arguments, what stays and what travels, and its own model."""
+"""One client's work: a round as a pure function of its arguments, what stays and what is sent, and its own model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_new_client_starts_with_the_first_personal_parameters_and_fresh_notes(
     assert engine.store.get(trained).personal["head.weight"].tolist() != [[1.0], [-1.0]]
 
 
-def test_only_shared_parameters_travel() -> None:
+def test_only_shared_parameters_are_sent() -> None:
     _, reports, engine = one_round("fedper", two_clients())
     assert list(reports[0].w) == ["body.u"]
     assert list(engine.store.get(0).personal) == ["head.weight"]

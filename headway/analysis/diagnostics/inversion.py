@@ -154,7 +154,7 @@ def targets_of(subject: Subject, sizes: Sequence[int] = SIZES, classes: int = CL
 def nearest_mean(subject: Subject, without: Sequence[Target]) -> Tensor:
     """Mean stored image of every class of the training data but for the images looked for, [C, ...]; NaN without any.
 
-    A judge that has seen the originals would find them in what is rebuilt.
+    A judge that has seen the originals would find them in the reconstructions.
     """
     d, classes = subject.task.dataset, subject.classes
     sums, n = torch.zeros(()), torch.bincount(d.y, minlength=classes)  # [C, pixels], [C]
@@ -174,7 +174,7 @@ def nearest(means: Tensor, x: Tensor) -> Tensor:
 
 
 def inversion(subject: Subject, how: Attack | None = None) -> Finding:
-    """Images rebuilt from a raw feature and from the mean of several."""
+    """Images reconstructed from a raw feature and from the mean of several."""
     how = how or Attack()
     task = subject.task
     if len(task.dataset.shape) != 3:
@@ -251,11 +251,11 @@ def finding(
     figures = "; ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in summary.items())
     return Finding(
         "inversion",
-        "Images rebuilt from features",
+        "Images reconstructed from features",
         ABOUT.format(steps=steps, most=most, judge=judge, window=small),
         summary,
         {"images": table},
-        f"Original images beside those rebuilt from one feature and from means of several: {figures}.",
+        f"Original images beside those reconstructed from one feature and from means of several: {figures}.",
         lambda: draw(targets, made, table, subject.names),
     )
 
@@ -266,7 +266,7 @@ def draw(targets: Sequence[Target], made: Tensor, table: Sequence[dict[str, Any]
     sizes = sorted({len(t.images) for t in targets})
     columns: list[tuple[str, int]] = []
     for n in sizes:
-        columns += [("original" if n == 1 else f"mean image of {n}", n), (rebuilt(n), n)]
+        columns += [("original" if n == 1 else f"mean image of {n}", n), (column_title(n), n)]
     low = min(float(t.images.min()) for t in targets)
     high = max(float(t.images.max()) for t in targets)
     figure = blank(1.75 * len(columns), 1.95 * len(rows) + 0.4)
@@ -275,7 +275,7 @@ def draw(targets: Sequence[Target], made: Tensor, table: Sequence[dict[str, Any]
         axes.set_axis_off()
     for i, t in enumerate(targets):
         row, n = rows.index(t.y), len(t.images)
-        at = columns.index((rebuilt(n), n))
+        at = columns.index((column_title(n), n))
         left, right = cells[row, at - 1], cells[row, at]
         show(left, t.images.float().mean(0), low, high)
         show(right, made[i], low, high)
@@ -285,7 +285,7 @@ def draw(targets: Sequence[Target], made: Tensor, table: Sequence[dict[str, Any]
     return figure
 
 
-def rebuilt(n: int) -> str:
+def column_title(n: int) -> str:
     return "from its feature" if n == 1 else f"from {n} features' mean"
 
 

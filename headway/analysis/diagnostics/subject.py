@@ -42,7 +42,7 @@ class LocalModel:
 
 @dataclass(eq=False)
 class Subject:
-    """A finished run with its data at hand. Everything costly is computed when first asked for and then kept."""
+    """A finished run and its data. Everything costly is computed when first asked for and then kept."""
 
     saved: Saved
     most_clients: int = 20  # local models are trained of at most so many clients, evenly spread over the ids

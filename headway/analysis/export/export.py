@@ -151,7 +151,7 @@ def place_of(run: Run, to: str, out: str | Path) -> Path:
 
 
 def facts_of(run: Run, task: Task, chosen: Chosen) -> dict[str, Any]:
-    """What whoever uses the file must know; it travels inside."""
+    """What a user of the file must know; it is written into the file."""
     d, config = task.dataset, run.config
     identity = json.dumps(config["identity"], sort_keys=True)
     return {
@@ -193,7 +193,7 @@ def written(to: str, chosen: Chosen, task: Task, facts: dict[str, Any]) -> bytes
 
 def as_pt2(program: Any, facts: dict[str, Any]) -> bytes:
     """What torch.export.load reads; the facts are its extra file headway.json."""
-    for node in program.graph.nodes:  # where the source stood is nobody's business
+    for node in program.graph.nodes:  # they name source files of this machine
         for key in TRACES:
             node.meta.pop(key, None)
     data = io.BytesIO()

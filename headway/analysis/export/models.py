@@ -105,7 +105,7 @@ def of_client(run: Run, k: int, name: str | None, task: Task) -> Chosen:
     else:
         folder = own if own.is_dir() or not made or name else made[0]
     if folder is None or not folder.is_dir():
-        if not name and (made_now := rebuilt(run, k, task)):
+        if not name and (made_now := rebuild_personal(run, k, task)):
             return made_now
         raise CheckpointError(
             f"model=client:{k}: {run.path} has no personal models{f' of {name}' if name else ''}; "
@@ -121,8 +121,8 @@ def of_client(run: Run, k: int, name: str | None, task: Task) -> Chosen:
     return of_file(file, what, task, personal=True)
 
 
-def rebuilt(run: Run, k: int, task: Task) -> Chosen | None:
-    """A personal model that no file holds, since clients keep nothing and their head answers for them all the same."""
+def rebuild_personal(run: Run, k: int, task: Task) -> Chosen | None:
+    """The model of a client that no file holds: its pieces keep no state, its head predicts per client."""
     recipe = recorded_recipe(run.path, run.config)
     if not task.net(recipe).head.own_prediction or not task.data.size(k):
         return None

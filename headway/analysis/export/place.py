@@ -1,4 +1,4 @@
-"""Where an exported file may go: never over a file of somebody else, and under a name that says what it is."""
+"""Where an exported file may be written: not over a file of other origin, and with the suffix of its format."""
 
 from __future__ import annotations
 

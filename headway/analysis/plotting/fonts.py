@@ -20,7 +20,7 @@ class Lettering:
     """What can be written in the figure that is being drawn."""
 
     fonts: tuple[str, ...] = ()  # beside the usual one
-    known: Letters | None = None  # all letters of all fonts; None: nobody asked
+    known: Letters | None = None  # all letters of all fonts; None: not looked up
     numbers: Mapping[str, str] = field(default_factory=dict)  # a name that cannot be written -> its class number
 
 
@@ -42,7 +42,7 @@ def lettering(names: Sequence[str]) -> Iterator[None]:
 
 
 def written(name: str) -> str:
-    """A class name as the figure at hand can show it: itself, or its number."""
+    """A class name as the current figure can show it: itself, or its number."""
     return CURRENT.get().numbers.get(name, name)
 
 

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 BAR_CLIENTS = 60  # more bars than this and no label can be read
 BAR_CLASSES = 20  # as many colours as the eye can tell apart
 LONGEST = 60  # letters of a name or title
-COLUMNS = 1000  # columns of the heat map: more clients than pixels help nobody
+COLUMNS = 1000  # columns of the heat map: more would exceed its pixels
 
 
 def plot(

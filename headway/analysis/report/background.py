@@ -19,9 +19,9 @@ from headway.methods import recipe as parse_recipe
 STAGES = {  # the hooks of the round in words
     "head": "the classifier's shape",
     "check": "what is refused or advised",
-    "init_server": "server's first note",
-    "init_client": "client's first note",
-    "share": "which parameters travel",
+    "init_server": "server's first state",
+    "init_client": "client's first state",
+    "share": "which parameters are sent",
     "broadcast": "what else is sent down",
     "equip": "tensors put into the model",
     "phases": "phases of local training",
@@ -41,7 +41,7 @@ STAGES = {  # the hooks of the round in words
     "calibrate": "calibration",
     "personalise": "personal models",
 }
-TRAVELS = {
+COMMUNICATION = {
     "down": "sent down",
     "up": "sent up",
     "stays": "stays on the client",
@@ -53,7 +53,7 @@ CELLS = 40  # clients in the table of counts
 
 
 def explained(text: str) -> dict[str, Any] | None:
-    """Who acts where and what travels; None for a recipe this version does not know."""
+    """Who acts where and what is sent; None for a recipe this version does not know."""
     try:
         return explanation(parse_recipe(text))
     except HeadwayError:
@@ -74,7 +74,7 @@ def recipes(g: Gathered) -> Markup:
     if known:
         rows = [[recipe_cell(alike, facts), who_acts(facts)] for alike, facts in known]
         inside.append(table("Who acts where in the round", ["recipe", "beyond FedAvg"], rows, cls="words acting"))
-        inside.append(details("Stage by stage, and what travels", stages([(names(a), f) for a, f in known])))
+        inside.append(details("Stage by stage, and what is sent", stages([(names(a), f) for a, f in known])))
     if unknown:
         words = f"Not known to this version of headway: {listed([x.label for x in unknown])}."
         inside.append(el("p", words, cls="note"))
@@ -88,7 +88,7 @@ def names(alike: list[Group]) -> Markup:
 
 
 def recipe_cell(alike: list[Group], facts: dict[str, Any]) -> Markup:
-    """Its name, and below in small what the name does not tell: its pieces, and under how many settings it ran."""
+    """Its name, and below in small what the name does not say: its pieces, and under how many settings it ran."""
     called = {x.runs[0].label for x in alike}
     more = [] if called == {facts["recipe"]} else [facts["recipe"].replace("+", " + ")]
     more += [f"under {counted(len(alike), 'setting')}"] if len(alike) > 1 else []
@@ -118,12 +118,12 @@ def stages(known: list[tuple[Markup, dict[str, Any]]]) -> Markup:
     rows += [[join([el("code", h), " ", STAGES.get(h, "")]), *(a.get(h, NOTHING) for a in acting)] for h in hooks]
     rows += [
         [title, *(", ".join(f[way]) or NOTHING for f in facts)]
-        for way, title in TRAVELS.items()
+        for way, title in COMMUNICATION.items()
         if any(f[way] for f in facts)
     ]
     note = el("p", "Everything not listed is FedAvg's. A dash: nothing beyond FedAvg there.", cls="note")
     header = ["in the round", *(name for name, _ in known)]
-    return join([note, table("The round stage by stage, and what travels", header, rows, cls="words")])
+    return join([note, table("The round stage by stage, and what is sent", header, rows, cls="words")])
 
 
 # ---- partition

@@ -83,14 +83,14 @@ function reader(chart) {
     const x = places[at];
     cross.setAttribute("d", `M${x} ${area.top}V${area.bottom}`);
     chart.append(cross);
-    const told = curves.filter((c) => !c.group.classList.contains("off")).flatMap((c) => {
+    const values = curves.filter((c) => !c.group.classList.contains("off")).flatMap((c) => {
       const near = c.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
       if (Math.abs(near[0] - x) > 6) return [];
       const y = low + ((area.bottom - near[1]) / (area.bottom - area.top)) * (high - low);
       return [`${c.name} ${unit ? y.toFixed(1) : y.toPrecision(3)} ${unit}`.trim()];
     });
     const value = valueAt(x);
-    output.textContent = `at ${value >= 100 ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)}: ${told.join(" · ")}`;
+    output.textContent = `at ${value >= 100 ? Math.round(value).toLocaleString("en") : +value.toPrecision(3)}: ${values.join(" · ")}`;
   };
   const clear = () => { cross.remove(); output.textContent = ""; at = -1; };
   chart.addEventListener("pointermove", (event) => {

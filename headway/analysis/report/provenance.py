@@ -57,7 +57,7 @@ def spelled(name: str, value: Any) -> list[str]:
 
 
 def made_from_objects(run: Entry) -> list[str]:
-    """Data and models that were handed over in Python, which no command can name."""
+    """Data and models that were given as objects in Python, which no command can name."""
     s = run.config["settings"]
     data, model = str(s.get("data")), str(s.get("model"))
     parts = []
@@ -115,7 +115,7 @@ def commands(g: Gathered) -> Markup:
             el(
                 "p",
                 (
-                    f"It was made in Python from objects ({listed(objects)}), which no command can name: hand them to "
+                    f"It was made in Python from objects ({listed(objects)}), which no command can name: pass them to "
                     "headway.run again."
                 ),
                 cls="note",

@@ -129,7 +129,7 @@ ASSUMPTIONS = {
             flagged("epochs_assumed"),
         ),
         Assumption(
-            "MobileNet's BatchNorm takes the statistics of the batch at hand, in tests too (FedBABU's code)",
+            "MobileNet's BatchNorm takes the statistics of each batch, in tests too (FedBABU's code)",
             every(runs("mobilenet"), lambda c: c.settings.bn_of("mobilenet") == "batch"),
         ),
         Assumption(

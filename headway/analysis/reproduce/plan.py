@@ -124,13 +124,13 @@ def cell_of(row: Published, scale: str, changes: Mapping[str, Any]) -> Cell:
     pieces = parse_recipe(recipe_for(row, s.rounds)).pieces
     if s.personal_from == "calibrated":  # personal models come after it, so it belongs to the run
         return Cell(row, "+".join(spell(p) for p in pieces), s, None, None)
-    after = {slot: next((spell(p) for p in pieces if p.slot == slot and acts_afterwards(p)), None)
+    after = {slot: next((spell(p) for p in pieces if p.slot == slot and acts_after_training(p)), None)
              for slot in ("calib", "personal")}  # fmt: skip
     training = "+".join(spell(p) for p in pieces if spell(p) not in after.values())
     return Cell(row, training, s, after["calib"], after["personal"])
 
 
-def acts_afterwards(piece: Piece) -> bool:
+def acts_after_training(piece: Piece) -> bool:
     """Whether a piece takes no part in the rounds, so that several cells may share one training."""
     late = {"survey", "calibrate", "personalise", "check", "requires", "provides"}
     return not any(acts(piece, hook) for hook in HOOKS if hook not in late)

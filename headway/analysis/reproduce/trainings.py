@@ -1,4 +1,4 @@
-"""The runs behind a table: each training once, whatever is read from it afterwards."""
+"""The runs behind a table: each training runs once, and all cells that need it read from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.analysis.reproduce.protocols import PROTOCOLS
 from headway.base.errors import DataError, HeadwayError
 from headway.base.text import digest, slug
 from headway.metrics.accuracy import global_score, personal_ids, received_score, right_answers
-from headway.runs import posthoc as afterwards
+from headway.runs import posthoc
 from headway.runs.compare import compare, same_data
 from headway.runs.directory import is_done, read_json, read_model
 from headway.runs.options import Options
@@ -32,7 +32,7 @@ class Ours:
 
 
 def measure(cells: Sequence[Cell], seeds: Sequence[int], out: Path, options: Options) -> list[Ours]:
-    """Train what the cells need, then read every cell. A data set that is not at hand leaves its cells empty."""
+    """Train what the cells need, then read every cell. A data set that cannot be read leaves its cells empty."""
     makers: dict[str, Callable[[Settings], Task]] = {}
     refused: dict[str, str] = {}
     trained: dict[str, list[tuple[Run, Task]]] = {}
@@ -85,7 +85,7 @@ def not_possible(cell: Cell) -> str | None:
 
 
 def folder_of(cell: Cell) -> str:
-    """Named by what is trained, so that cells which differ only afterwards, and later commands, share it."""
+    """Named by what is trained: cells that differ only after training, and later commands, share it."""
     return f"{slug(cell.training)[:60]}-{digest([cell.training, cell.settings.model_dump()])}"
 
 
@@ -144,7 +144,7 @@ def read(cell: Cell, run: Run, task: Task, workers: int | None = 1) -> float | N
 def calibrated(run: Run, task: Task, piece: str, workers: int | None) -> dict[str, Any]:
     """The figures of a calibration; those of an earlier command are taken as they are."""
     path = run.path / "calibrated" / f"{slug(piece)}.json"
-    return read_json(path) if path.exists() else afterwards.calibrate(run.path, piece, task, workers=workers)
+    return read_json(path) if path.exists() else posthoc.calibrate(run.path, piece, task, workers=workers)
 
 
 def calibrated_for_clients(run: Run, task: Task, piece: str, workers: int | None) -> float | None:
@@ -159,12 +159,12 @@ def calibrated_for_clients(run: Run, task: Task, piece: str, workers: int | None
 
 def personalised(run: Run, task: Task, piece: str, workers: int | None) -> dict[str, Any]:
     path = run.path / "personalised" / slug(piece) / "summary.json"
-    return read_json(path) if path.exists() else afterwards.personalise(run.path, piece, task, workers=workers)
+    return read_json(path) if path.exists() else posthoc.personalise(run.path, piece, task, workers=workers)
 
 
 def per_client(run: Run, task: Task) -> dict[int, float]:
     """Each client's accuracy on receiving the last global model."""
-    saved = afterwards.load(run.path, task=task)
+    saved = posthoc.load(run.path, task=task)
     net = rounds.global_net(saved.server, saved.recipe, saved.task)
     score = global_score(net, saved.engine, saved.task)
     ids = personal_ids(saved.task)

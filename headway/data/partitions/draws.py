@@ -17,11 +17,11 @@ from headway.data.partitions.spec import Draw, Spec
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 ATTEMPTS = 100
-NOBODY = -1
+NO_CLIENT = -1
 
 
 class Deal(NamedTuple):
-    """Sample positions in dealing order, the client each went to (or NOBODY), and what to remember."""
+    """Sample positions in dealing order, the client each went to (or NO_CLIENT), and what to remember."""
 
     pool: Ints
     owner: Ints
@@ -87,7 +87,7 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     sizes = np.bincount(labels, minlength=classes)
     if clients * n < classes and spec.values["missing"] != "allow":
         if len(gone := np.flatnonzero(sizes == 0)):
-            raise PartitionError(f"classes: class {gone[0]} has no samples to hand out; add some or use iid")
+            raise PartitionError(f"classes: class {gone[0]} has no samples to distribute; add some or use iid")
         raise PartitionError(
             f"classes: {clients} clients x {n} classes = {clients * n} places cannot hold {classes} classes; "
             f"use at least {-(-classes // n)} clients, n >= {-(-classes // clients)} or missing=allow"
@@ -96,7 +96,7 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     row = np.concatenate([rng.permutation(classes) for _ in range(-(-clients * n // classes))])[: clients * n]
     holders = np.bincount(row, minlength=classes)
     if len(gone := np.flatnonzero((sizes == 0) & (holders > 0))):
-        raise PartitionError(f"classes: class {gone[0]} has no samples to hand out; add some or use iid")
+        raise PartitionError(f"classes: class {gone[0]} has no samples to distribute; add some or use iid")
     if len(short := np.flatnonzero(sizes < holders)):
         raise PartitionError(
             f"classes: class {short[0]} has {sizes[short[0]]} samples for {holders[short[0]]} places "
@@ -107,7 +107,7 @@ def classes_each(spec: Spec, labels: Ints, clients: int, classes: int, seed: int
     left = sizes - share * holders
     owner = []
     for group, each, rest in zip(np.split(by_class, np.cumsum(holders)[:-1]), share, left, strict=True):
-        owner += [np.repeat(group, each), np.full(rest, NOBODY, dtype=np.int64)]
+        owner += [np.repeat(group, each), np.full(rest, NO_CLIENT, dtype=np.int64)]
     pool = np.concatenate(shuffled_classes(labels, classes, rng))
     missing = np.flatnonzero(holders == 0).tolist()
     return Deal(pool, np.concatenate(owner), {"missing": missing} if missing else {})
@@ -137,7 +137,7 @@ def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: in
             f"natural: {clients} clients asked for and the data has {len(names)} groups; "
             f"use at most {len(names)} clients, or leave clients out to take all groups"
         )
-    client = np.full(len(names), NOBODY, dtype=np.int64)
+    client = np.full(len(names), NO_CLIENT, dtype=np.int64)
     chosen = np.arange(len(names))
     if clients < len(names):
         chosen = np.sort(random_state(seed, "natural").choice(len(names), clients, replace=False))

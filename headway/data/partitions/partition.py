@@ -73,8 +73,8 @@ class Partition(_PerClient):
     """Sample positions per client. A client's positions keep the order of the draw: class after class,
     shuffled within a class (moved samples last); `natural` keeps the order of the data.
 
-    `notes` always holds attempts, refilled, clients_refilled, dropped (samples nobody got) and
-    empty (clients without samples); `note` is there when a user should be told something.
+    `notes` always holds attempts, refilled, clients_refilled, dropped (samples that no client got) and
+    empty (clients without samples); `note` is a sentence for the user, if there is one.
     """
 
     spec: str

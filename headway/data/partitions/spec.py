@@ -74,7 +74,7 @@ def register_partition(name: str, draw: Draw, *, about: str = "") -> None:
         name: Small letters, digits, - and _; a name of headway's own partitions is refused, one's own is replaced.
         draw: A function `(labels, clients, classes, rng, ...)` that returns one list or array of sample positions a
             client. `labels` are int64 [N], `rng` is a `numpy.random.RandomState` that depends on the name and the
-            run's seed alone. No sample may be given twice; samples given to nobody are left out. Further parameters
+            run's seed alone. No sample may be given twice; samples given to no client are left out. Further parameters
             are the settings: annotate each with int (0 or more), float or Literal[words], or give it a default.
         about: One line for the list; else the first line of the function's docstring.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headway.base.errors import PartitionError, nearest
 from headway.base.lazy import torch
 from headway.base.tree import stream
-from headway.data.partitions.draws import NOBODY, class_lists
+from headway.data.partitions.draws import NO_CLIENT, class_lists
 from headway.data.partitions.partition import Lists, Partition, checked_labels, lists_of
 
 Ints = npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ def _by_group(p: Partition, group: Labels, group_test: Labels, tests: int) -> Li
     names = group[p.index[p.offsets[:-1]]]  # a natural client is never empty: its first sample names it
     order = np.argsort(names, kind="stable")
     place = np.minimum(np.searchsorted(names[order], group_test), len(names) - 1)
-    owner = np.where(names[order][place] == group_test, order[place], NOBODY)
+    owner = np.where(names[order][place] == group_test, order[place], NO_CLIENT)
     return lists_of(np.arange(tests, dtype=np.int64), owner, len(p))
 
 

@@ -83,9 +83,9 @@ def cifar100(path: Path, files: Files) -> Dataset:
 def tiny_imagenet(path: Path, files: Files) -> Dataset:
     """train/<wnid>/images/*, and the validation part (its labels are published) as test set."""
     table = files.pop("val/val_annotations.txt", ("", b""))[1].decode("utf-8", "replace")
-    told = {row[0]: row[1] for row in (line.split("\t") for line in table.splitlines()) if len(row) > 1}
+    labels = {row[0]: row[1] for row in (line.split("\t") for line in table.splitlines()) if len(row) > 1}
     train = {name: name.split("/")[1] for name in files if name.startswith("train/")}
-    test = {name: told.get(name.split("/")[-1], "") for name in files if name.startswith("val/")}
+    test = {name: labels.get(name.split("/")[-1], "") for name in files if name.startswith("val/")}
     if lost := sorted(name for name, label in test.items() if not label):
         raise DataError(f"{path}: val/val_annotations.txt does not name {lost[0]}: fetch tiny-imagenet-200.zip again")
     return image_set("tiny-imagenet", path, files, train, test, "validation part as test set")

@@ -181,7 +181,7 @@ def from_apt(package: str, want: Want, cache: Path) -> dict[str, bytes]:
 
 @contextmanager
 def scratch(cache: Path) -> Iterator[Path]:
-    """A folder of its own inside the cache, gone afterwards."""
+    """A temporary folder inside the cache, removed at the end of the block."""
     (cache / "partial").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache / "partial") as folder:
         yield Path(folder)

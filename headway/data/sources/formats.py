@@ -84,11 +84,11 @@ def leaf(files: Iterable[tuple[str, bytes]], side: int = 28) -> tuple[Array, Arr
         content = parse_json(where, raw)
         try:
             users = [(user, content["user_data"][user]) for user in content["users"]]
-            told = [int(n) for n in content.get("num_samples", [])]
+            sizes = [int(n) for n in content.get("num_samples", [])]
             for k, (user, data) in enumerate(users):
                 x = np.asarray(data["x"], dtype=np.float64).reshape(-1, 1, side, side)
                 y = np.asarray(data["y"], dtype=np.int64)
-                if len(x) != len(y) or (told and told[k] != len(y)):
+                if len(x) != len(y) or (sizes and sizes[k] != len(y)):
                     raise DataError(f"{where}: writer {user} has {len(x)} images and {len(y)} labels: fetch it again")
                 xs.append(unit_to_bytes(f"{where}: writer {user}", x))
                 ys.append(y)

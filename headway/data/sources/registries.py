@@ -40,7 +40,7 @@ class Places:
         return self.cache / "files" / self.name
 
     def refuse(self, files: str, reasons: Sequence[str]) -> DataError:
-        why = "; ".join(dict.fromkeys(reasons)) or "nobody offers it as one file"
+        why = "; ".join(dict.fromkeys(reasons)) or "no server offers it as one file"
         return DataError(
             f"{self.name} could not be fetched ({why}): put {files} into {self.own}, or name the "
             f"folder that holds it with {option('data_dir')}"

@@ -219,7 +219,7 @@ def put_in_environment(values: Mapping[str, str | None]) -> dict[str, str | None
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM afterwards, as Ray installs its own for SIGTERM."""
+    """Restore the handlers of SIGINT and SIGTERM at the end of the block, as Ray installs its own for SIGTERM."""
     held = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -56,7 +56,7 @@ def test_torch_program_runs_without_headway(made):
     assert json.loads(extra["headway.json"])["output"]["shape"] == ["batch", 10]
     x = torch.from_numpy(stored_images())
     data, images = Path("m.pt2").read_bytes(), stored_images()
-    assert not any(image.tobytes() in data for image in images)  # nobody's data travels with the model
+    assert not any(image.tobytes() in data for image in images)  # no training data is in the file
     for size in (1, 3, 80):
         z = program.module()(x[:size])
         torch.testing.assert_close(z, made().model()(x[:size]), atol=1e-5, rtol=1e-5)

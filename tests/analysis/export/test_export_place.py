@@ -87,7 +87,7 @@ def test_a_name_of_another_kind_is_refused(run, name):
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_no_path_of_the_machine_travels_with_the_model(run, in_process, to):
+def test_no_path_of_the_machine_is_in_the_file(run, in_process, to):
     data = Path(export(run, to, check=0)["file"]).read_bytes()
     if to == "torch":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

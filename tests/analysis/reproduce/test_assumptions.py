@@ -48,7 +48,7 @@ WHERE = [
     ("fedetf/table4", "fedetf", "counts as one sample in the balanced loss", "fedetf-nobalance"),
     ("fedfn/tableA9", "fedrep", "the body for one", "fedavg+ft"),
     ("fedfn/table2", "fedexp", "the mean of its last two iterates", "fedavg"),
-    ("fedfn/table2", "cifar100", "MobileNet's BatchNorm takes the statistics of the batch at hand", "cifar10"),
+    ("fedfn/table2", "cifar100", "MobileNet's BatchNorm takes the statistics of each batch", "cifar10"),
     ("fedfn/table3", "resnet18-pretrained", "resnet18_tv, 7x7 stem", "resnet18"),
     ("fedavg-etf-gmv/table6", "fedavg+etf+gmv", "alpha 0.5 and starts at round 500 of 1000", "fedavg"),
 ]  # fmt: skip

@@ -317,8 +317,8 @@ def test_advice_about_too_few_samples_can_be_followed(spec: str, samples: int, c
         ("shard(3)", 25, 7, "use s and clients whose product is a multiple of 10 and at most 20"),
         ("shard(3)", 25, 10, "use s and clients whose product is a multiple of 10 and at most 20"),
         ("shard(10)", 9, 1, "class 9 has no samples and shards are cut from every class; add some or use iid"),
-        ("classes(2)", 9, 1, "class 9 has no samples to hand out; add some or use iid"),
-        ("classes(2)", 9, 5, "class 9 has no samples to hand out; add some or use iid"),
+        ("classes(2)", 9, 1, "class 9 has no samples to distribute; add some or use iid"),
+        ("classes(2)", 9, 5, "class 9 has no samples to distribute; add some or use iid"),
     ],
 )
 def test_where_no_number_helps_the_way_out_is_another(spec: str, samples: int, clients: int, says: str) -> None:
