@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headway.base.errors import RecipeError, nearest
+from headway.core import Piece
 from headway.core.recipe import Recipe
 
 REFERENCES: dict[str, dict[str, str]] = {
@@ -233,15 +235,18 @@ REFERENCES: dict[str, dict[str, str]] = {
 
 
 def bibtex(recipe: Recipe) -> str:
-    """The entries of a recipe's pieces, each once, in the order of the pieces."""
-    keys = dict.fromkeys(p.paper for p in recipe.pieces if p.paper)
-    return "\n\n".join(entry(key) for key in keys)
+    """The entries of a recipe's pieces, each once, in the order of the pieces; pieces without a paper have none."""
+    return "\n\n".join(dict.fromkeys(entry(p) for p in recipe.pieces if p.paper))
 
 
-def entry(key: str) -> str:
-    """The entry of a key; a piece of a user's own may hold a whole entry, which is given back."""
+def entry(piece: Piece) -> str:
+    """The entry of a piece's paper; a piece of a user's own may hold a whole entry, which is given back."""
+    key = piece.paper
     if key not in REFERENCES:
-        return key.strip()
+        if key.strip().startswith("@"):
+            return key.strip()
+        fix = nearest(key, REFERENCES, "write an entry that begins with @, or leave paper out")
+        raise RecipeError(f"{piece.name}: paper={key[:80]!r} is neither a known key nor a BibTeX entry; {fix}")
     fields = dict(REFERENCES[key])
     kind = fields.pop("type")
     body = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())

@@ -35,7 +35,7 @@ def test_a_hook_that_fails_ends_the_run_in_one_sentence(workers):
 def test_check_says_where_a_hook_fails():
     Path("wrong.py").write_text(WRONG)
     done = command("check", "wrong.py", "--quiet")
-    assert done.code == 1
+    assert done.code == 2
     assert "-> wrong.py, line 8, in correct: AttributeError" in " ".join(done.out.split())
 
 
