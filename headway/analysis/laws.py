@@ -209,7 +209,7 @@ def resumed(trial: Trial) -> None:
     must_equal(trial.state(3, server=found.server, engine=LocalEngine(store)), straight, "the resumed run")
 
 
-class TravellingEngine(LocalEngine):
+class SerialisingEngine(LocalEngine):
     """Clients in a random order, and every value that is sent goes through bytes, as on another machine."""
 
     def __init__(self, seed: int) -> None:
@@ -232,7 +232,7 @@ def through_bytes(value: Any) -> Any:
 
 def other_machine(trial: Trial) -> None:
     """Clients in another order, on another machine, give the same bits."""
-    must_equal(trial.state(engine=TravellingEngine(7)), trial.state(), "clients on another machine")
+    must_equal(trial.state(engine=SerialisingEngine(7)), trial.state(), "clients on another machine")
 
 
 def workers(trial: Trial) -> None:

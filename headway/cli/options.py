@@ -10,6 +10,7 @@ import click
 from headway.base.lazy import LazyModule
 from headway.cli import completion
 from headway.cli.help import Argument, Option
+from headway.runs.watched import WATCHED
 
 if TYPE_CHECKING:
     from headway.methods import plugins
@@ -21,7 +22,6 @@ KINDS = {"integer": "INTEGER", "number": "NUMBER", "string": "TEXT"}
 PARTITION = (  # the settings that decide which client gets which data
     "data", "data_dir", "train_size", "test_size", "partition", "clients", "local_test", "merge_test", "seed",
 )  # fmt: skip
-WATCHED = "norms,classifiers,collapse,consistency,drift,temperature,steps"
 
 
 class RunOption(NamedTuple):
@@ -43,7 +43,9 @@ RUN_OPTIONS = {
     "address": RunOption("a running Ray cluster, HOST:PORT or auto; without it --engine ray starts a private one here"),
     "store": RunOption("where client states are kept; auto: memory, then disk", "auto", "auto|memory|disk"),
     "checkpoint_seconds": RunOption("seconds between checkpoints", "5", KINDS["number"]),
-    "watch": RunOption(f"measure models at every evaluated round: all, or some of {WATCHED}; results stay the same"),
+    "watch": RunOption(
+        f"measure models at every evaluated round: all, or some of {','.join(WATCHED)}; results stay the same"
+    ),
     "out": RunOption("the folder to write; a name under runs/ when not given"),
 }
 GROUPS = {  # heading of the help page -> options under it, in their order

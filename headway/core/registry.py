@@ -72,10 +72,6 @@ class Registry:
         """Remove a piece that `register` added."""
         self.pieces = [p for p in self.pieces if p.name != name or name in self.built_in]
 
-    def providing(self, trait: str) -> type[Piece] | None:
-        """The first piece that provides this trait at its default settings."""
-        return next((p for p in self.pieces if trait in p().provides()), None)
-
     def parse(self, text: str) -> Recipe:
         """The recipe that the text describes; raises RecipeError with one sentence if there is a mistake."""
         chosen: dict[str, Piece] = {}

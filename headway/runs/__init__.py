@@ -1,8 +1,8 @@
 """Runs: from a request to a finished run directory, continuing one, and reading one back.
 
-Modules: options, run, runner, directory, contents, lock, identity, rebuild, checkpoint, finish, posthoc, compare,
-figures, search, monitor, tracking/, cluster_jobs. They may import engines and every folder
-below; the methods `report` of Run and Comparison also import analysis.report.page.
+Modules: options, watched, run, runner, directory, contents, lock, identity, rebuild, checkpoint, finish, posthoc,
+compare, figures, search, monitor, tracking/, cluster_jobs. They may import engines and every folder below; the methods
+`report` of Run and Comparison also import analysis.report.page.
 """
 
 from __future__ import annotations

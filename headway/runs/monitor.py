@@ -25,7 +25,7 @@ from headway.metrics.local_statistics import LocalStatistics, mean_norms, sample
 from headway.metrics.prototypes import consistency_figures
 from headway.models.heads import Head
 from headway.models.net import Net
-from headway.runs.options import WATCHED
+from headway.runs.watched import WATCHED
 from headway.training import rounds
 from headway.training.client import first_client
 

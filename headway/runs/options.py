@@ -9,8 +9,7 @@ from typing import Any
 from headway.base.errors import ConfigError, nearest
 from headway.engines.options import EngineOptions
 from headway.runs.tracking import names_of
-
-WATCHED = ("norms", "classifiers", "collapse", "consistency", "drift", "temperature", "steps")  # see monitor.py
+from headway.runs.watched import WATCHED
 
 
 class Progress:

@@ -21,10 +21,11 @@ from headway.methods import recipe as parse
 from headway.metrics.local_statistics import statistics_of
 from headway.runs.directory import read_table
 from headway.runs.monitor import Watcher, drift_figures, evenly, rounded, scales
-from headway.runs.options import WATCHED, watch_names
+from headway.runs.options import watch_names
 from headway.runs.run import Run
 from headway.runs.runner import Options, Progress, Stopped, execute, resume
 from headway.runs.tracking import Trackers, numbers
+from headway.runs.watched import WATCHED
 from headway.training import rounds
 from headway.training.client import train_client
 from headway.training.nets import kept_net

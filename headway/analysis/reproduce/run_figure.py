@@ -32,10 +32,11 @@ from headway.core.state import Server
 from headway.engines import ClientStore, LocalEngine
 from headway.runs.compare import same_data
 from headway.runs.directory import check_writable, prepare_folder
-from headway.runs.options import WATCHED, Options
+from headway.runs.options import Options
 from headway.runs.posthoc import Saved
 from headway.runs.rebuild import recorded_recipe
 from headway.runs.run import Run
+from headway.runs.watched import WATCHED
 from headway.training.settings import Settings
 from headway.training.task import Task
 

@@ -49,7 +49,7 @@ def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> d
     order = {
         "recipe": str(recipe),
         "settings": task.settings.model_dump(),
-        "identity": identity_of(recipe, task, whole),
+        "identity": shared_facts(recipe, task, whole),
         "device": task.accelerator,  # without an index: a worker sees only the GPU reserved for it
         "threads": threads,
         "layout": task.layout,
@@ -60,7 +60,7 @@ def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> d
     return order if whole else order | {"data": outline(task.dataset)}
 
 
-def identity_of(recipe: Recipe, task: Task, whole: bool) -> dict[str, Any]:
+def shared_facts(recipe: Recipe, task: Task, whole: bool) -> dict[str, Any]:
     """What must agree between the run and its workers for the results to agree."""
     versions = {"headway": __version__, "torch": torch.__version__}
     mine = task.fingerprint() if whole else task.model_fingerprint() | {"first_weights": first_weights(recipe, task)}
@@ -97,7 +97,7 @@ class Builder:
         else:
             task = task_without_data(s, order["data"], order["device"])
         task = task.in_layout(order["layout"])
-        here, wanted = identity_of(recipe, task, whole), order["identity"]
+        here, wanted = shared_facts(recipe, task, whole), order["identity"]
         if differ := [k for k in {**wanted, **here} if here.get(k) != wanted.get(k)]:
             shown = ", ".join(f"{k}: {here.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
             raise HeadwayError(f"it differs in {shown}")
