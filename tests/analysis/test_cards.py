@@ -144,5 +144,5 @@ def test_the_memory_is_counted_once_it_exists():
 def test_what_is_asked_once_is_counted_too():
     t = cards.traffic("fedavg+ccvr")
     d = cards.toy().dim
-    assert t.once == cards.toy().classes * 4 * (1 + d + d * (d + 1) // 2)  # D16, and a count, a class
+    assert t.once == cards.toy().classes * 4 * (1 + d + d * (d + 1) // 2)  # n, mean, half a covariance
     assert t.once_parts == ("ccvr: count, mean and covariance of each class",)

@@ -1,10 +1,10 @@
 """Signals: a stopped command saves its work, says how to continue, and leaves nothing behind."""
 
 import signal
-import time
 
 import pytest
 from calling import ESCAPE, headway, started
+from processes import wait_until
 
 from headway.runs.run import Run
 
@@ -37,16 +37,17 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
+def lines(file):
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_after_a_checkpoint_and_resume_ends_with_the_same_bytes(uninterrupted, tmp_path, number, code):
     out = tmp_path / "run"
     process = started("run", "scaffold", *LONG, "--checkpoint-seconds=0.2", f"--out={out}")
     try:
-        deadline = time.monotonic() + 60
-        while not (out / "metrics.jsonl").exists() or (out / "metrics.jsonl").read_bytes().count(b"\n") < 3:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: process.poll() is not None or lines(out / "metrics.jsonl") >= 3, 60, every=0.005)
+        assert process.poll() is None, process.stderr.read()
 
         second = headway("run", "scaffold", *LONG, f"--out={out}")  # meanwhile, in the same folder
         assert second.code == 2
@@ -76,11 +77,8 @@ def test_a_terminated_personalisation_takes_its_temporary_folder_along(uninterru
     temporary.mkdir()
     process = started("personalise", uninterrupted, "--with=ft(epochs=100000)", env_more={"TMPDIR": str(temporary)})
     try:
-        deadline = time.monotonic() + 60
-        while not list(temporary.glob("headway-clients-*")):
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: process.poll() is not None or any(temporary.glob("headway-clients-*")), 60, every=0.02)
+        assert process.poll() is None, process.stderr.read()
         process.terminate()
         _, said = process.communicate(timeout=60)
     finally:

@@ -1,6 +1,6 @@
 """A Ray of one process that answers at once: for what real clusters show too rarely, such as the death of a node.
 
-The engine on real clusters is tested in tests/engines/test_ray_clusters.py.
+The engine on real clusters is tested in tests/engines/ray/test_clusters.py.
 """
 
 from __future__ import annotations

@@ -15,12 +15,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    """Look again until it is true; what never becomes true fails."""
+def wait_until(true: Callable[[], bool], seconds: float, every: float = 0.1) -> None:
+    """Look again until it is true; raises TimeoutError if it does not become true in that time."""
     end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert true()
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not true within {seconds} s")
+        time.sleep(every)
 
 
 def descends(path: Path, ancestor: int) -> bool:

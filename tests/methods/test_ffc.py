@@ -123,4 +123,4 @@ def test_ffc_counts_half_of_its_symmetric_matrix():
     net = task.net(parse("fedavg"))
     gram = FFC().survey(net, *task.data[0])["gram"]
     d, classes = task.dim, task.classes
-    assert gram.nbytes() == 4 * (d * (d + 1) // 2 + d * classes)  # D16
+    assert gram.nbytes() == 4 * (d * (d + 1) // 2 + d * classes)  # a symmetric matrix is sent as its upper half

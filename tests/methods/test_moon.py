@@ -152,7 +152,7 @@ def test_the_last_model_predicts_with_its_own_running_statistics() -> None:
 
 
 def test_the_contrast_is_on_raw_features() -> None:
-    # D13: 64 features of the body, not the 10 of FedETF's projection
+    # MOON's z is taken here as the body's output: 64 features, not the 10 of FedETF's projection
     task = skewed(2, train_size=40)
     server, engine = several("moon+etfproj", task, 1)
     local = local_of(task, "moon+etfproj", kept=engine.store.get(0).kept["moon"])

@@ -1,4 +1,4 @@
-"""A mistake in a user's own method is reported with the file, the line and the hook."""
+"""Mistakes in a user's own method: a failing hook is reported with file and line, a wrong paper with its fix."""
 
 from __future__ import annotations
 
@@ -44,3 +44,32 @@ def test_check_refuses_a_recipe_without_a_piece_of_the_file():
     done = command("check", "wrong.py", "--recipe", "fedavg")
     assert done.code == 2
     assert "recipe=fedavg: it has no piece of wrong.py; add wrong, such as fedavg+wrong" in done.err
+
+
+PAPERLESS = """
+import headway
+
+class SmallLogits(headway.Piece):
+    name, slot = "smalllogits", "reg"{paper}
+"""
+
+
+def test_a_piece_without_a_paper_is_noted_beside_the_citations():
+    Path("mine.py").write_text(PAPERLESS.format(paper=""))
+    done = command("cite", "smalllogits", "--plugin", "mine.py")
+    assert (done.code, done.err) == (0, "note: smalllogits has no paper\n")
+    assert done.out.startswith("@inproceedings{mcmahan2017fedavg,")
+
+
+@pytest.mark.parametrize(
+    ("paper", "fix"),
+    [
+        ("nosuchkey2020", "write an entry that begins with @, or leave paper out"),
+        ("li2023fedetff", "did you mean 'li2023fedetf'?"),
+    ],
+)
+def test_a_paper_that_is_neither_a_key_nor_bibtex_is_refused(paper, fix):
+    Path("mine.py").write_text(PAPERLESS.format(paper=f"\n    paper = {paper!r}"))
+    done = command("cite", "smalllogits", "--plugin", "mine.py")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"headway: smalllogits: paper='{paper}' is neither a known key nor a BibTeX entry; {fix}\n"

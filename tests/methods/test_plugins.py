@@ -168,35 +168,6 @@ def test_commands_take_plugins(words, said):
     assert " ".join(said.split()) in " ".join(done.out.split())
 
 
-PAPERLESS = """
-import headway
-
-class SmallLogits(headway.Piece):
-    name, slot = "smalllogits", "reg"{paper}
-"""
-
-
-def test_a_piece_without_a_paper_is_noted_beside_the_citations():
-    written(PAPERLESS.format(paper=""))
-    done = command("cite", "smalllogits", "--plugin", "halved.py")
-    assert (done.code, done.err) == (0, "note: smalllogits has no paper\n")
-    assert done.out.startswith("@inproceedings{mcmahan2017fedavg,")
-
-
-@pytest.mark.parametrize(
-    ("paper", "fix"),
-    [
-        ("nosuchkey2020", "write an entry that begins with @, or leave paper out"),
-        ("li2023fedetff", "did you mean 'li2023fedetf'?"),
-    ],
-)
-def test_a_paper_that_is_neither_a_key_nor_bibtex_is_refused(paper, fix):
-    written(PAPERLESS.format(paper=f"\n    paper = {paper!r}"))
-    done = command("cite", "smalllogits", "--plugin", "halved.py")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == f"headway: smalllogits: paper='{paper}' is neither a known key nor a BibTeX entry; {fix}\n"
-
-
 def run_halved(out: str, *more: str) -> None:
     words = ("run", "halved", "--clients=2", "--rounds=2", "--train-size=60", f"--out={out}", "--quiet")
     without_plugins(*words, "--plugin", "halved.py", *more)

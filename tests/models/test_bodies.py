@@ -16,7 +16,7 @@ from headway.models.norm import groups, norm
 
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 
-# METHODS.md section 7: parameters with the linear classifier of C classes
+# parameters of the papers' models, with the linear classifier of C classes
 COUNTS = [
     ("mcmahan_cnn", CIFAR, 10, 878_538),
     ("mcmahan_cnn_padded", CIFAR, 10, 2_156_490),

@@ -1,4 +1,4 @@
-"""From a printed table to recipes and settings: METHODS' schedules, cell by cell."""
+"""From a printed table to recipes and settings: the papers' schedules, cell by cell."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_every_row_with_a_name_has_a_recipe_and_settings_at_both_scales(name):
             assert made.settings.data.replace("-", "") == made.row.dataset
 
 
-# METHODS, section 8, and the papers' texts: a cell of every main table -> model, clients, partition, sampling, rounds,
+# From the papers' texts: a cell of every main table -> model, clients, partition, sampling, rounds,
 # epochs, batch size, lr, its decay, momentum, weight decay; every value as it is written there, none computed here
 PUBLISHED_SETTINGS = {
     ("fedetf/table1", "cifar10,dir(0.1),fedetf,general_acc"):

@@ -1,4 +1,4 @@
-"""Partitions: the invariants of METHODS section 13, each kind's own law, parity, and bounded time."""
+"""Partitions: what holds for every partition, each kind's own law, parity, and bounded time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_iid_is_balanced_in_every_class() -> None:
 
 
 def naive_plain(labels: np.ndarray, clients: int, classes: int, alpha: float, seed: int) -> list[list[int]]:
-    """METHODS section 6, word for word, with lists and loops."""
+    """The definition of dir(alpha), plain variant, written with lists and loops."""
     rng = np.random.RandomState(seed)
     by_class: list[list[int]] = [[i for i, y in enumerate(labels) if y == c] for c in range(classes)]
     for positions in by_class:

@@ -1,4 +1,4 @@
-"""The Ray engine without Ray: what is sent where, and which workers die. Real clusters: test_ray_clusters.py."""
+"""The Ray engine without Ray: what is sent where, and which workers die. Real clusters: test_clusters.py."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ print(json.dumps({{"code": end.code, "out": end.out, "err": end.err, "seen": sor
     end = subprocess.run(
         ["unshare", *user, "--net", "sh", "-c", f'{net} && exec "$@"', "sh", sys.executable, "-c", script],
         capture_output=True, text=True, cwd=tmp_path, timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "helpers"), *sys.path])},
     )  # fmt: skip
     assert end.returncode == 0, end.stderr
     told = json.loads(end.stdout)
