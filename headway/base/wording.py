@@ -24,7 +24,7 @@ def for_commands() -> Iterator[None]:
 
 
 def on_command_line() -> bool:
-    """Whether messages are read by somebody who typed a command, not by a caller in Python."""
+    """Whether messages are read by a user of the command line, not by a caller in Python."""
     return _commands
 
 
