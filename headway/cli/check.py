@@ -14,7 +14,7 @@ from headway.base.lazy import LazyModule
 from headway.base.text import counted
 from headway.cli import completion
 from headway.cli.help import Argument, declare
-from headway.cli.options import json_output, quiet, text
+from headway.cli.options import json_output, plugin, quiet, text
 from headway.cli.output import emit
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
@@ -33,14 +33,14 @@ RECIPE = text(
 )  # fmt: skip
 
 
-@declare("check", FILE, RECIPE, json_output(), quiet())
+@declare("check", FILE, RECIPE, plugin(), json_output(), quiet())
 def command(file: str, recipe: str | None, as_json: bool, quiet: bool) -> int:
     """Try a method of your own on the laws that every method keeps.
 
     Exit code 0: all laws that could be tried hold. Exit code 2: a law is broken, or the request is wrong.
     """
-    plugin = load_plugin(file)
-    pieces = [REGISTRY.by_name[name] for name in plugin.brings["pieces"]]
+    own = load_plugin(file)
+    pieces = [REGISTRY.by_name[name] for name in own.brings["pieces"]]
     if not pieces and recipe is None:
         raise PluginError(f"plugin={file}: it defines no piece; derive a class from headway.Piece, or give --recipe")
     tried = [parse_recipe(recipe)] if recipe is not None else laws.recipes_of(pieces)
