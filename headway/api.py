@@ -16,6 +16,7 @@ from headway.core.recipe import Recipe
 from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.methods.plugins import is_shared
+from headway.methods.recorded_plugins import of_this_process
 from headway.training.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -190,12 +191,12 @@ def run(
     given, made = recipe, _as_recipe(recipe)
     s = settings(values)
     how = _options(options, changed)
-    _check_objects_reach(made, how)
+    _check_objects_reach(made, s, how)
     if isinstance(data, str) and isinstance(model, str):
         runner.check_before_loading(made, s)
     built = _task(s, data, model, how)
     folder = Path(out) if out is not None else default_out(_text(given, made), s)
-    return replace(runner.execute(made, s, folder, how, task=built, objects=_objects(data, model, made)), task=built)
+    return replace(runner.execute(made, s, folder, how, task=built, objects=_objects(s, data, model, made)), task=built)
 
 
 def compare(
@@ -278,7 +279,7 @@ def compare(
     s = settings(values)
     how = _options(options, changed)
     for r in made:
-        _check_objects_reach(r, how)
+        _check_objects_reach(r, s, how)
     texts = [_text(given, r) for given, r in zip(listed, made, strict=True)]
     folder = Path(out) if out is not None else default_comparison(texts, s, seeds)
 
@@ -286,7 +287,7 @@ def compare(
         return _task(seeded, data, model, how)
 
     asked = [given if isinstance(given, str) else r for given, r in zip(listed, made, strict=True)]
-    return comparing.compare(asked, s, seeds, folder, how, make, objects=_objects(data, model, *made))
+    return comparing.compare(asked, s, seeds, folder, how, make, objects=_objects(s, data, model, *made))
 
 
 # ---- recipes from objects
@@ -298,8 +299,13 @@ def _own_pieces(recipe: Recipe) -> list[str]:
     return [p.name for p in recipe.pieces if not is_shared(p)]
 
 
-def _check_objects_reach(recipe: Recipe, options: Options) -> None:
-    """Workers of a cluster build the recipe from its text."""
+def _check_objects_reach(recipe: Recipe, s: Settings, options: Options) -> None:
+    """Workers of a cluster build recipe and model from their names; they are sent the samples of their clients."""
+    if options.engine == "ray" and "model" in of_this_process(s.data, s.model, s.partition):
+        raise ConfigError(
+            f"engine=ray: the model '{s.model}' was registered in this process alone, and a cluster's workers cannot "
+            f"build it; put its function into a file and call headway.load_plugin, or use engine='local'"
+        )
     if options.engine == "ray" and (own := _own_pieces(recipe)):
         raise ConfigError(
             f"engine=ray: the piece '{own[0]}' exists in this process alone, and a cluster's workers cannot build it; "
@@ -339,12 +345,14 @@ def _task(s: Settings, data: Any, model: Any, options: Options) -> Task:
     return tasks.build(s, dataset=dataset, model=None if isinstance(model, str) else model, device=options.device)
 
 
-def _objects(data: Any, model: Any, *recipes: Recipe) -> list[str]:
+def _objects(s: Settings, data: Any, model: Any, *recipes: Recipe) -> list[str]:
     """Which parts of the request are Python objects that config.json can name but not describe."""
+    registered = of_this_process(s.data, s.model, s.partition)
     parts = {
-        "data": not isinstance(data, str | Path),
-        "model": not isinstance(model, str),
+        "data": not isinstance(data, str | Path) or "data" in registered,
+        "model": not isinstance(model, str) or "model" in registered,
         "recipe": any(_own_pieces(r) for r in recipes),
+        "partition": "partition" in registered,
     }
     return [name for name, is_object in parts.items() if is_object]
 

@@ -39,6 +39,18 @@ def either(*, python: str, command: str) -> str:
     return command if _commands else python
 
 
+def plugin_given(file: str) -> str:
+    """How the user names a plugin file.
+
+    >>> plugin_given("halved.py")
+    "headway.load_plugin('halved.py')"
+    >>> with for_commands():
+    ...     plugin_given("halved.py")
+    '--plugin halved.py'
+    """
+    return either(python=f"headway.load_plugin({file!r})", command=f"--plugin {file}")
+
+
 def option(name: str, value: Any = None) -> str:
     """An option as the user writes it.
 

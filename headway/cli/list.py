@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headway.base.errors import ConfigError, nearest
+from headway.base.registered import FAULTS, discover
 from headway.cli import completion
 from headway.cli.help import Argument, declare
 from headway.cli.options import json_output, plugin
@@ -20,7 +21,7 @@ from headway.cli.output import emit
 from headway.core.recipe import idea_line, summary_line
 from headway.data import DATASETS
 from headway.data.partitions.partition import PARTITIONS
-from headway.methods import REGISTRY, plugins
+from headway.methods import REGISTRY
 from headway.methods import recipe as parse_recipe
 from headway.models import MODELS
 
@@ -34,7 +35,7 @@ WHAT = Argument(
 def command(what: str, as_json: bool) -> None:
     """What there is: pieces, recipes, models, data, partitions."""
     rows = listing(what)
-    for fault in plugins.FAULTS:
+    for fault in FAULTS:
         print(f"note: {fault}", file=sys.stderr)
     emit(as_json, rows, lambda c: print_listing(c, rows))
 
@@ -50,11 +51,11 @@ def listing(what: str) -> list[dict[str, Any]]:
     }
     if what not in kinds:
         raise ConfigError(f"list {what or repr(what)}: there is no such list; {nearest(what, kinds)}")
+    discover()
     return kinds[what]()
 
 
 def _pieces() -> list[dict[str, Any]]:
-    REGISTRY.discover()
     return [
         {
             "name": p.name,

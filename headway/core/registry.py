@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields
 
 from headway.base.errors import RecipeError, nearest
+from headway.base.registered import discover, nearest_known
 from headway.core.grammar import PLACE, TERM, build, settings_in, settings_of, split_terms
 from headway.core.piece import SLOTS, Piece
 from headway.core.recipe import RANKS, Recipe
@@ -36,7 +37,6 @@ class Registry:
         self.aliases: dict[str, str] = {}
         self.default_base = default_base
         self.implied = dict(implied or {})
-        self.find_more: Callable[[], None] | None = None  # registers pieces of installed packages; called at most once
         for rank, piece in enumerate(pieces):
             self.register(piece)
             RANKS[piece.name] = rank
@@ -48,14 +48,8 @@ class Registry:
         return {p.name: p for p in self.pieces}
 
     def names(self) -> list[str]:
-        self.discover()
+        discover()
         return [*self.by_name, *self.aliases]
-
-    def discover(self) -> None:
-        """Register the pieces of installed packages; called only for an unknown name, as it imports the packages."""
-        find, self.find_more = self.find_more, None
-        if find is not None:
-            find()
 
     def register(self, piece: type[Piece]) -> None:
         """Add a piece after the known ones; a class that is defined again replaces its earlier definition."""
@@ -112,14 +106,14 @@ class Registry:
     def _expand(self, term: str, text: str) -> list[Piece]:
         match = TERM.match(term)
         if match and match[1] not in self.by_name and match[1] not in self.aliases:
-            self.discover()
+            discover()
         if not match:
             raise RecipeError(f"{text!r}: '{term}' is not a piece; write name or name(key=value), joined with +")
         name, given = match[1], settings_of(match[2] or "", term)
         if name in self.by_name and name not in self.aliases:
             return [build(self.by_name[name], given, term)]
         if name not in self.aliases:
-            raise RecipeError(f"{text}: there is no piece or recipe '{name}'; {nearest(name, self.names(), SEE)}")
+            raise RecipeError(f"{text}: there is no piece or recipe '{name}'; {nearest_known(name, self.names(), SEE)}")
         pieces = [
             self._expand(inner, text)[0] if inner.split("(")[0] != name else build(self.by_name[name], {}, term)
             for inner in split_terms(self.aliases[name])

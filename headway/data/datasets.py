@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.base.cache import cache_dir
-from headway.base.errors import DataError, nearest
+from headway.base.errors import DataError
+from headway.base.registered import is_known, nearest_known
 from headway.base.wording import option
 from headway.data.arrays import Dataset
 from headway.data.files import is_path, load_path
@@ -32,7 +33,9 @@ def load(name_or_path: str, *, cache: Path | None = None, source: Path | None = 
     if name not in DATASETS:
         if is_path(name):
             return load_path(name)
-        raise DataError(f"data '{name}' is neither a known data set nor an existing path: {nearest(name, DATASETS)}")
+        if not is_known(name, DATASETS):
+            known = nearest_known(name, DATASETS)
+            raise DataError(f"data '{name}' is neither a known data set nor an existing path: {known}")
     if name in REGISTERED:
         return load_registered(name)
     if name == "digits":

@@ -5,6 +5,7 @@ May import core, models, data and base. Everything above asks the registry and n
 
 from __future__ import annotations
 
+from headway.base.registered import find_installed_by
 from headway.core.compatibility import is_frozen
 from headway.core.piece import Piece
 from headway.core.recipe import Recipe
@@ -114,7 +115,7 @@ def _find_installed() -> None:
     load_entry_points()
 
 
-REGISTRY.find_more = _find_installed
+find_installed_by(_find_installed)
 
 
 def calibration_bound(recipe: Recipe) -> Piece:

@@ -1,37 +1,33 @@
 """Plugins: a user's own methods, models, data sets and partitions, from a file or from an installed package.
 
-A run records the plugins it uses, with their SHA-256, in its config.json, so that resume finds them again; workers on a
-cluster are sent their source.
+What a run records of them, and how they are found again: recorded_plugins.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from headway.base import registered
 from headway.base.errors import HeadwayError, PluginError
 from headway.base.python_files import line_of, module_of
-from headway.base.wording import option
+from headway.base.registered import FAULTS, PARTS, Registration, attribute_of, claim, held_by, registering
 from headway.core.piece import Piece
-from headway.core.recipe import Recipe
 from headway.data.partitions import spec as partitions
 from headway.data.sources import catalogue as datasets
 from headway.methods import REGISTRY
-from headway.models.catalogue import MODELS
+from headway.models.catalogue import MODELS, register_model, unregister_model
 
 GROUP = "headway.methods"  # the entry points that a package declares
-PARTS = ("pieces", "models", "data", "partitions")
 P = TypeVar("P", bound=type[Piece])
 
 
@@ -44,6 +40,7 @@ class Plugin:
     module: str = ""  # the name it can be imported by, where it has one
     package: str = ""  # the installed package it belongs to, with its version
     brings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # pieces, models, data, partitions -> names
+    functions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # part -> name -> the module's function
 
     @property
     def name(self) -> str:
@@ -57,12 +54,12 @@ class Plugin:
         """What config.json keeps: enough to find it again, and to tell whether it has changed."""
         place = {"package": self.package} if self.package else {"file": self.file}
         place |= {"module": self.module} if self.module else {}
-        return place | {"sha256": self.sha256} | {part: list(names) for part, names in self.brings.items() if names}
+        brings = {part: list(names) for part, names in self.brings.items() if names}
+        functions = {part: dict(names) for part, names in self.functions.items()}
+        return place | {"sha256": self.sha256} | brings | ({"functions": functions} if functions else {})
 
 
 PLUGINS: dict[str, Plugin] = {}  # the whole path, or the module -> what was loaded from it
-FAULTS: list[str] = []  # one sentence for each package whose pieces cannot be used
-_running: list[str] = []  # the plugins whose code runs now
 
 
 def known_names() -> dict[str, set[str]]:
@@ -97,6 +94,13 @@ def load_plugin(path: str | Path, source: str | None = None) -> Plugin:
     >>> str(headway.recipe("scaffold+plain"))
     'scaffold+plain'
     """
+    return load_file(path, source)
+
+
+def load_file(
+    path: str | Path, source: str | None = None, functions: Mapping[str, Mapping[str, str]] | None = None
+) -> Plugin:
+    """`load_plugin`, which also registers `functions` of the file that another module had registered."""
     file, full = str(path), Path(path).resolve()
     if source is None:
         source = _source(file)
@@ -105,12 +109,13 @@ def load_plugin(path: str | Path, source: str | None = None) -> Plugin:
         return held
     if held is not None:
         forget(held)
-    before = known_names()
-    _running.append(file)
+    before, loaded = known_names(), set(PLUGINS)
     try:
-        module = module_of(full, source)
-        for piece in pieces_in(module):
-            REGISTRY.register(piece)
+        with registering(str(full)):
+            module = module_of(full, source)
+            for piece in pieces_in(module):
+                register(piece)
+            register_functions(module, functions or {})
     except HeadwayError as error:
         remove_new(before)
         raise type(error)(f"plugin={file}: {error}") from None
@@ -120,10 +125,8 @@ def load_plugin(path: str | Path, source: str | None = None) -> Plugin:
         where = f" at line {line}" if line else ""
         said = f"{type(error).__name__}: {' '.join(str(getattr(error, 'msg', error)).split())}"
         raise PluginError(f"plugin={file}: it cannot be run ({said}{where}); correct the file") from None
-    finally:
-        _running.pop()
-    plugin = Plugin(file, source, brings=_new(before))
-    if not any(plugin.brings.values()):
+    plugin = Plugin(file, source, brings={part: held_by(str(full), part) for part in PARTS}, functions=functions or {})
+    if not any(plugin.brings.values()) and loaded == set(PLUGINS):
         raise PluginError(
             f"plugin={file}: it defines nothing that headway can use; define a class that derives from "
             f"headway.Piece, or call headway.register_model, register_dataset or register_partition in it"
@@ -159,9 +162,15 @@ def register(piece: P) -> P:
     'fedavg+prox+halved'
     """
     REGISTRY.register(piece)
-    if not _running:
-        _record_module(piece)
+    claim("pieces", piece.name, piece)
     return piece
+
+
+def register_functions(module: ModuleType, functions: Mapping[str, Mapping[str, str]]) -> None:
+    """Register functions of a module, given as part -> name -> its name in the module."""
+    for part, names in functions.items():
+        for name, place in names.items():
+            _REGISTER[part](name, attribute_of(module.__name__, place))
 
 
 def pieces_in(module: ModuleType) -> list[type[Piece]]:
@@ -195,163 +204,67 @@ def is_shared(piece: Piece) -> bool:
     return piece.name in REGISTRY.built_in or any(piece.name in p.brings["pieces"] for p in PLUGINS.values())
 
 
-# ---- of a run
-
-
-def used_by(recipe: Recipe, data: str, model: str, partition: str) -> list[Plugin]:
-    """The plugins that a request needs."""
-    named = {p.name for p in recipe.pieces}, {model}, {data}, {partitions.name_of(partition)}
-    needed = dict(zip(PARTS, named, strict=True))
-    return [p for p in PLUGINS.values() if any(needed[part] & set(p.brings[part]) for part in PARTS)]
-
-
-def restore(records: object, run: Path) -> None:
-    """Load the plugins that a run's config.json names; PluginError says what is missing."""
-    for record in records if isinstance(records, list) else []:
-        if not isinstance(record, dict) or _is_known(record):
-            continue
-        if "package" in record or _is_importable(record):
-            _import(record, str(run))
-        elif (place := _place(str(record.get("file")), run)) is not None:
-            load_plugin(place)
-        if not _is_known(record):
-            what = _told(record)
-            file = record.get("file", "")
-            given = option("plugin") + f" {Path(str(file)).name}" if file else f"the package {record.get('package')}"
-            fix = f"put it back, or name it: {given}" if file else f"install {given}"
-            raise PluginError(f"{run} needs {what}, which is not there (paths start at {Path.cwd()}); {fix}")
-
-
-def sent(plugins: Iterable[Plugin]) -> list[dict[str, Any]]:
-    """What a worker on another machine needs to have the same plugins."""
-    return [p.record() | {"source": p.source, "file": p.file} for p in plugins]
-
-
-def receive(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Load the plugins that a run sent to this worker."""
-    for message in messages:
-        held = _holder(message)
-        if held is not None and held.sha256 == message["sha256"]:
-            continue
-        if message.get("package") or _is_importable(message):
-            _import(message, "this run")
-        else:
-            plugin = load_plugin(message["file"], message["source"])
-            PLUGINS[str(Path(message["file"]).resolve())] = plugin
-        found = _holder(message)
-        if found is None or found.sha256 != message["sha256"]:
-            raise PluginError(f"this run needs {_told(message)}, and here is none or another; install the same one")
-
-
-# ---- of packages
+# ---- modules and packages
 
 
 def load_entry_points() -> None:
-    """Register the pieces of installed packages; a package that fails is told about and left out."""
+    """Register what installed packages bring; a package that fails is told about and left out."""
     for point in entry_points(group=GROUP):
+        before = known_names()
         try:
-            _load_entry_point(point)
+            with registering(""):
+                _load_entry_point(point)
         except (Exception, SystemExit) as error:
+            remove_new(before)
             package = point.dist.name if point.dist else point.value
             said = " ".join(str(error).split())
             FAULTS.append(f"the pieces of the package {package} are left out ({type(error).__name__}: {said})")
 
 
 def _load_entry_point(point: EntryPoint) -> None:
+    loaded = set(PLUGINS)
     thing = point.load()
     module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else module.__name__
     for piece in pieces_in(thing) if isinstance(thing, ModuleType) else [thing]:
-        REGISTRY.register(piece)
-        _record_module(piece, package)
+        register(piece)
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else module.__name__
+    for key in {*PLUGINS} - loaded | {module.__name__} & {*PLUGINS}:
+        PLUGINS[key] = replace(PLUGINS[key], package=package)
 
 
-def _record_module(piece: type[Piece], package: str = "") -> None:
-    """Remember the importable module that a piece stands in, as a plugin."""
-    name = piece.__module__
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
-    here_alone = name == "__main__" or "<locals>" in piece.__qualname__ or name.startswith("headway_user_")
-    if here_alone or not file or not Path(file).is_file():
+def _record_module(made: Registration) -> None:
+    """Remember the importable module that brings a name, as a plugin."""
+    if made.kind != "module":
         return
-    held = PLUGINS.get(name) or Plugin(file, Path(file).read_text(encoding="utf-8"), name, package, _nothing())
-    pieces = tuple(dict.fromkeys((*held.brings["pieces"], piece.name)))
-    PLUGINS[name] = replace(held, brings={**held.brings, "pieces": pieces})
-
-
-def _import(record: Mapping[str, Any], who: str) -> None:
-    try:
-        REGISTRY.discover()
-        module = importlib.import_module(record["module"])
-        for piece in pieces_in(module):
-            if piece.name in record.get("pieces", ()):
-                register(piece)
-    except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        missing = f"install {record.get('package') or 'it'}"
-        raise PluginError(f"{who} needs {_told(record)}, which cannot be imported ({said}); {missing}") from None
+    file = str(sys.modules[made.owner].__file__)
+    held = PLUGINS.get(made.owner) or Plugin(file, "", made.owner, brings=dict.fromkeys(PARTS, ()))
+    names = tuple(dict.fromkeys((*held.brings[made.part], made.name)))
+    functions = {part: dict(found) for part, found in held.functions.items()}
+    if made.attribute:
+        functions.setdefault(made.part, {})[made.name] = made.attribute
+    source = Path(file).read_text(encoding="utf-8")  # each time: the module may have been loaded again
+    brings = {**held.brings, made.part: names}
+    PLUGINS[made.owner] = replace(held, source=source, brings=brings, functions=functions)
 
 
 # ---- what is known
 
 
-def _nothing() -> dict[str, tuple[str, ...]]:
-    return dict.fromkeys(PARTS, ())
-
-
-def _new(before: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    now = known_names()
-    return {part: tuple(sorted(now[part] - before[part])) for part in PARTS}
-
-
 def remove_new(before: Mapping[str, set[str]]) -> None:
     """Remove what was registered since `known_names()` gave `before`."""
-    _remove(_new(before))
+    now = known_names()
+    _remove({part: now[part] - before[part] for part in PARTS})
+    for key, held in list(PLUGINS.items()):
+        kept = {part: tuple(n for n in names if n in before[part]) for part, names in held.brings.items()}
+        if held.module and not any(kept.values()):
+            del PLUGINS[key]
 
 
 def _remove(brings: Mapping[str, Iterable[str]]) -> None:
-    removers: dict[str, Callable[[str], Any]] = {
-        "pieces": REGISTRY.unregister,
-        "models": MODELS.pop,
-        "data": datasets.unregister_dataset,
-        "partitions": partitions.unregister_partition,
-    }
     for part, names in brings.items():
         for name in names:
-            removers[part](name)
-
-
-def _is_known(record: Mapping[str, Any]) -> bool:
-    known = known_names()
-    return all(set(record.get(part, ())) <= known[part] for part in PARTS)
-
-
-def _holder(record: Mapping[str, Any]) -> Plugin | None:
-    """The loaded plugin that brings what the record names."""
-    return next(
-        (p for p in PLUGINS.values() if all(set(record.get(part, ())) <= set(p.brings[part]) for part in PARTS)), None
-    )
-
-
-def _is_importable(record: Mapping[str, Any]) -> bool:
-    try:
-        return bool(record.get("module")) and importlib.util.find_spec(record["module"]) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _told(record: Mapping[str, Any]) -> str:
-    """A plugin in words: its name and what it brings."""
-    name = record.get("package") or Path(str(record.get("file", record.get("module", "?")))).name
-    parts = [f"{part} {', '.join(map(str, record[part]))}" for part in PARTS if record.get(part)]
-    return f"the plugin {name} ({'; '.join(parts)})"
-
-
-def _place(file: str, run: Path) -> Path | None:
-    """The file as it was named, or below a folder above the run: runs are used from other folders too."""
-    path = Path(file)
-    places = [path] if path.is_absolute() else [path, *(folder / path for folder in run.resolve().parents)]
-    return next((p for p in places if p.is_file()), None)
+            _UNREGISTER[part](name)
+            registered.release(part, name)
 
 
 def _source(file: str) -> str:
@@ -365,7 +278,15 @@ def _source(file: str) -> str:
         raise PluginError(f"plugin={file}: it cannot be read ({error}); give a Python file in UTF-8") from None
 
 
-def identity(plugins: Iterable[Plugin]) -> dict[str, str]:
-    """What tells the plugins of two runs apart; empty where there are none."""
-    told = [f"{p.name} {p.sha256[:16]}" for p in plugins]
-    return {"plugins": ", ".join(sorted(told))} if told else {}
+_REGISTER: dict[str, Callable[..., Any]] = {
+    "models": register_model,
+    "data": datasets.register_dataset,
+    "partitions": partitions.register_partition,
+}
+_UNREGISTER: dict[str, Callable[[str], Any]] = {
+    "pieces": REGISTRY.unregister,
+    "models": unregister_model,
+    "data": datasets.unregister_dataset,
+    "partitions": partitions.unregister_partition,
+}
+registered.listen(_record_module)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headway.base.errors import ModelError, nearest
+from headway.base.errors import ModelError
 from headway.base.lazy import torch
+from headway.base.registered import is_known, nearest_known
 from headway.models.catalogue import MODELS, POLICIES, Model
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 def body(name: str, shape: tuple[int, ...], *, bn: str = "running", seed_stream: torch.Generator) -> nn.Module:
     """The body called `name` for inputs of `shape`; its weights depend only on the stream."""
-    if name not in MODELS:
-        raise ModelError(f"model '{name}' is unknown; {nearest(name, MODELS)}")
+    if not is_known(name, MODELS):
+        raise ModelError(f"model '{name}' is unknown; {nearest_known(name, MODELS)}")
     if bn not in POLICIES:
         raise ModelError(f"bn '{bn}' is unknown; use one of {', '.join(POLICIES)}")
     model = MODELS[name]

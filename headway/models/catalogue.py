@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.base.errors import ModelError
 from headway.base.lazy import Tensor, torch
-from headway.base.registered import about_of, check_new_name
+from headway.base.registered import about_of, check_new_name, claim, release
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,7 +203,8 @@ def register_model(name: str, make: Callable[..., nn.Module], *, about: str = ""
     """Register a network of your own under a name, for `--model NAME` and `headway list models`.
 
     Args:
-        name: Small letters, digits, - and _. A built-in name is refused; a name registered earlier is replaced.
+        name: Small letters, digits, - and _. A built-in name is refused, and one that another
+            file or module registered; one's own is replaced.
         make: A class or function that returns a `torch.nn.Module` whose last layer is `nn.Linear`, the classifier, as
             for `--model file.py:Name`. It is called with those of `classes`, `num_classes`, `shape` (of one sample)
             and `in_channels` that are parameters of it; other parameters need defaults.
@@ -222,10 +223,17 @@ def register_model(name: str, make: Callable[..., nn.Module], *, about: str = ""
     """
     call = "register_model"
     own = {known for known, model in MODELS.items() if model.make is not None}
-    check_new_name(call, name, MODELS.keys() - own, ModelError)
+    check_new_name("models", call, name, MODELS.keys() - own, make, ModelError)
     if not callable(make) or (hasattr(make, "state_dict") and not isinstance(make, type)):  # not a built network
         raise ModelError(
             f"{call}: '{name}' is of type {type(make).__name__}; give a class, or a function that returns a network"
         )
     line = about_of(make, about)
     MODELS[name] = Model(name, made_by("custom.body_of", make=make), True, line, 1, images=False, make=make)
+    claim("models", name, make)
+
+
+def unregister_model(name: str) -> None:
+    """Remove a model that `register_model` added."""
+    MODELS.pop(name)
+    release("models", name)

@@ -16,6 +16,7 @@ import torch
 
 from headway.base.serialise import write_atomic
 from headway.base.version import __version__
+from headway.methods.recorded_plugins import of_this_process
 from headway.runs.directory import FORMAT, OWN_FILES, OWN_FOLDERS, write_json
 from headway.runs.identity import plugins_of
 
@@ -40,7 +41,10 @@ def start_folder(
 def config_of(
     recipe: Recipe, task: Task, identity: Mapping[str, Any], options: Options, objects: Sequence[str]
 ) -> dict[str, Any]:
-    """What config.json holds: enough to run it again. `objects` are those of data and model that no config can name."""
+    """What config.json holds: enough to run it again. `objects` are those of data and model that no config can name;
+    `registered` those named by something that this process alone has."""
+    s = task.settings
+    registered = of_this_process(s.data, s.model, s.partition)
     return {
         "format": FORMAT,
         "recipe": str(recipe),
@@ -50,7 +54,8 @@ def config_of(
             "device": options.device, "threads": torch.get_num_threads(), **options.record(),
             "store": options.store, "layout": task.layout,
         },
-        "objects": list(objects),
+        "objects": list(dict.fromkeys((*objects, *registered))),
+        **({"registered": registered} if registered else {}),
         **({"plugins": brought} if (brought := [p.record() for p in plugins_of(recipe, task.settings)]) else {}),
         "identity": dict(identity),
         "versions": {

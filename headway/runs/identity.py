@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headway.base.errors import CheckpointError
 from headway.base.wording import option
-from headway.methods import plugins
+from headway.methods import recorded_plugins
 from headway.runs.directory import OWN_FILES, OWN_FOLDERS, another_out, is_finished, read_json
 from headway.training.settings import Settings
 
 if TYPE_CHECKING:
     from headway.core.recipe import Recipe
+    from headway.methods.plugins import Plugin
     from headway.training.task import Task
 
 Identity = Mapping[str, Any]
@@ -36,12 +37,12 @@ EXPLAINED_BY = {  # a hash says nothing new where one of these differs too
 
 def identity_of(recipe: Recipe, task: Task) -> dict[str, Any]:
     """Recipe, settings, and hashes of what settings only name. It is kept in config.json and in every checkpoint."""
-    return {"recipe": str(recipe)} | task.fingerprint() | plugins.identity(plugins_of(recipe, task.settings))
+    return {"recipe": str(recipe)} | task.fingerprint() | recorded_plugins.identity(plugins_of(recipe, task.settings))
 
 
-def plugins_of(recipe: Recipe, s: Settings) -> list[plugins.Plugin]:
+def plugins_of(recipe: Recipe, s: Settings) -> list[Plugin]:
     """The plugins that bring the recipe's pieces, the data, the model or the partition."""
-    return plugins.used_by(recipe, s.data, s.model, s.partition)
+    return recorded_plugins.used_by(recipe, s.data, s.model, s.partition)
 
 
 def differing(saved: Identity, here: Identity) -> list[str]:
@@ -53,13 +54,20 @@ def differing(saved: Identity, here: Identity) -> list[str]:
     defaults = {key: field.get_default(call_default_factory=True) for key, field in Settings.model_fields.items()}
     known = defaults | dict(saved)
     differ = [key for key in {**saved, **here} if key in known and known[key] != here.get(key)]
+    if "plugins" in differ and recorded_plugins.hashes_in(saved["plugins"]) == recorded_plugins.hashes_in(
+        here.get("plugins")
+    ):
+        differ.remove("plugins")  # an earlier version recorded names too
     return [key for key in differ if not any(other in differ for other in EXPLAINED_BY.get(key, ()))]
 
 
 def described(fields: list[str], saved: Identity, here: Identity) -> str:
     """A difference in words: both values of a setting; of a hash, what is not the same."""
+    shown = recorded_plugins.with_names
     parts = [
-        f"{HASHES[key]} {saved.get(HASHES[key])} is not the same"
+        f"plugins: {shown(here.get(key))} here, {shown(saved.get(key))} there"
+        if key == "plugins"
+        else f"{HASHES[key]} {saved.get(HASHES[key])} is not the same"
         if key in HASHES
         else f"{key}: {saved.get(key)} there, {here.get(key)} here"
         for key in fields

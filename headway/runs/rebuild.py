@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headway.base.errors import CheckpointError, ModelError, RecipeError
+from headway.base.wording import plugin_given
 from headway.core.grammar import split_terms
 from headway.core.recipe import Recipe
 from headway.data import DATASETS, load
 from headway.data.files import SUFFIXES, split_column
+from headway.data.partitions.spec import PARTITIONS, name_of
 from headway.data.partitions.spec import saved as partition_file
-from headway.methods import REGISTRY, plugins
+from headway.methods import REGISTRY, recorded_plugins
 from headway.methods import recipe as parse_recipe
+from headway.models import MODELS
 from headway.runs.identity import Identity, check_same, differing, identity_of
 from headway.training.settings import Settings, settings
 from headway.training.task import Task, build
@@ -25,7 +28,7 @@ REPEAT_THE_CALL = "repeat the same call of headway.run, which continues it"  # t
 
 def recorded_recipe(run: Path, config: Mapping[str, Any]) -> Recipe:
     """The recipe of a run, with the name the user gave it where that name still means the same."""
-    plugins.restore(config.get("plugins"), run)
+    recorded_plugins.restore(config.get("plugins"), run)
     if "recipe" in python_objects(config) and (missing := unknown_pieces(str(config["recipe"]))):
         raise CheckpointError(
             f"recipe={config['recipe']}: the piece '{missing[0]}' was a Python object, which cannot be built from "
@@ -46,8 +49,9 @@ def unknown_pieces(text: str) -> list[str]:
 
 def recorded_task(run: Path, config: Mapping[str, Any], device: str = "cpu", objects_fix: str = USE_THE_RUN) -> Task:
     """The task that a config.json describes. It cannot describe Python objects: there `objects_fix` is the advice."""
-    plugins.restore(config.get("plugins"), run)
+    recorded_plugins.restore(config.get("plugins"), run)
     s = settings(config["settings"])
+    check_registered(run, config, s, objects_fix)
     if not is_known(s) and "data" in python_objects(config):
         raise made_from_objects(run, config, objects_fix)
     place = data_place(run, s)
@@ -59,6 +63,13 @@ def recorded_task(run: Path, config: Mapping[str, Any], device: str = "cpu", obj
             f"made, or put the data back"
         )
     return build(s, dataset=None if place == s.data else load(place), device=device)
+
+
+def task_of_models(run: Path, config: Mapping[str, Any]) -> Task:
+    """The task that a run's models were trained in, for a look at them: with the same plugins."""
+    recorded_plugins.restore(config.get("plugins"), run)
+    recorded_plugins.check_unchanged(config.get("plugins"), run)
+    return recorded_task(run, config)
 
 
 def unchanged_task(
@@ -126,6 +137,21 @@ def made_from_objects(run: Path, config: Mapping[str, Any], fix: str) -> Checkpo
     return CheckpointError(
         f"{run} was made from Python objects ({', '.join(parts)}), which cannot be built from config.json alone; {fix}"
     )
+
+
+def check_registered(run: Path, config: Mapping[str, Any], s: Settings, fix: str) -> None:
+    """Raise CheckpointError where data, model or partition was registered in the run's process and is unknown here."""
+    tables: dict[str, tuple[str, Collection[str]]] = {
+        "data": (s.data, DATASETS), "model": (s.model, MODELS), "partition": (name_of(s.partition), PARTITIONS),
+    }  # fmt: skip
+    registered = config.get("registered")
+    for part in registered if isinstance(registered, list) else []:
+        name, table = tables.get(part, ("", ()))
+        if name and name not in table:
+            raise CheckpointError(
+                f"{run} needs the {part} '{name}', which was registered in a Python process and stands in no file that "
+                f"config.json could name; {fix}, or name a file that registers it: {plugin_given('FILE.py')}"
+            )
 
 
 def is_known(s: Settings) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from headway.base.errors import ConfigError
+from headway.base.registered import is_known
 from headway.base.tree import stream
 from headway.data import Dataset, augment
 from headway.data.partitions.partition import Lists
@@ -37,7 +38,6 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
         return made, {"bias": entry.bias, "init": entry.init_head}
 
     def from_user() -> tuple[nn.Module, dict[str, Any]]:
-        registered = MODELS[name].make if name in MODELS else None
         factory = model or registered or custom.from_spec(name)
         with seeded(stream(s.seed, "init")):
             whole = (
@@ -58,7 +58,9 @@ def body_maker(s: Settings, name: str, model: Callable[..., nn.Module] | nn.Modu
             "bias_start": None if last.bias is None else last.bias.detach().clone(),
         }
 
-    own = model is not None or ":" in name or name.endswith(".py") or (name in MODELS and MODELS[name].make)
+    spec = model is not None or ":" in name or name.endswith(".py")
+    registered = MODELS[name].make if not spec and is_known(name, MODELS) else None  # now: it may be replaced later
+    own = spec or registered is not None
     make = from_user if own else from_registry
     if s.weights is None:
         return make

@@ -17,7 +17,7 @@ from headway.analysis.report.steps import SILENT, Steps
 from headway.analysis.report.svg import shortened
 from headway.base.errors import CheckpointError, ConfigError, HeadwayError
 from headway.base.wording import resume_call
-from headway.methods import plugins
+from headway.methods import recorded_plugins
 from headway.metrics.accuracy import curve_figures
 from headway.runs import search as found_runs
 from headway.runs.directory import check_config, read_json
@@ -250,7 +250,7 @@ def read(path: Path) -> Entry:
     config = run.config
     check_config(config, path)
     with suppress(HeadwayError):  # a recipe with a piece that is gone is shown without its hooks
-        plugins.restore(config.get("plugins"), path)
+        recorded_plugins.restore(config.get("plugins"), path)
     rows = [row for row in run.metrics if _is_row(row, path / "metrics.jsonl")]
     summary = run.summary if run.done else None
     if not rows and summary is None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headway.base.errors import PartitionError, nearest
-from headway.base.registered import about_of, check_new_name
+from headway.base.registered import about_of, check_new_name, claim, is_known, nearest_known, release
 
 Value = int | float | str
 ALPHA_MAX = 1e6  # beyond it every draw is uniform to the last sample, and the gamma draws may overflow
@@ -71,7 +71,8 @@ def register_partition(name: str, draw: Draw, *, about: str = "") -> None:
     """Make a partition of one's own known by name: `--partition "NAME(key=value)"`, `headway list partitions`.
 
     Args:
-        name: Small letters, digits, - and _; a name of headway's own partitions is refused, one's own is replaced.
+        name: Small letters, digits, - and _; a name of headway's own partitions is refused, and one that another
+            file or module registered; one's own is replaced.
         draw: A function `(labels, clients, classes, rng, ...)` that returns one list or array of sample positions a
             client. `labels` are int64 [N], `rng` is a `numpy.random.RandomState` that depends on the name and the
             run's seed alone. No sample may be given twice; samples given to no client are left out. Further parameters
@@ -91,19 +92,21 @@ def register_partition(name: str, draw: Draw, *, about: str = "") -> None:
     [3, 4, 5]
     """
     call = "register_partition"
-    check_new_name(call, name, SETTINGS.keys() - REGISTERED.keys(), PartitionError)
+    check_new_name("partitions", call, name, SETTINGS.keys() - REGISTERED.keys(), draw, PartitionError)
     if not callable(draw):
         raise PartitionError(f"{call}: draw of '{name}' is {draw!r}; give a function ({', '.join(GIVEN)}, ...)")
     settings = _settings_of(call, name, draw)
     keys = [key if setting.required else f"{key}={setting.default}" for key, setting in settings.items()]
     SETTINGS[name], REGISTERED[name] = settings, draw
     PARTITIONS[name] = f"{name}({', '.join(keys)}): {about_of(draw, about)}".replace("()", "", 1)
+    claim("partitions", name, draw)
 
 
 def unregister_partition(name: str) -> None:
     """Remove a partition that `register_partition` added."""
     for table in (SETTINGS, REGISTERED, PARTITIONS):
         table.pop(name)
+    release("partitions", name)
 
 
 def _settings_of(call: str, name: str, draw: Draw) -> dict[str, Setting]:
@@ -197,8 +200,8 @@ def parse(text: str) -> Spec:
             "write it like 'dir(0.1)', 'shard(2)' or 'iid'"
         )
     name, inside = found.group(1), found.group(2) or ""
-    if name not in SETTINGS:
-        raise PartitionError(f"partition '{name[:40]}' is unknown; {nearest(name, SETTINGS)}")
+    if not is_known(name, SETTINGS):
+        raise PartitionError(f"partition '{name[:40]}' is unknown; {nearest_known(name, SETTINGS)}")
     settings = SETTINGS[name]
     given = _given(name, inside, list(settings))
     values: dict[str, Value | None] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headway.base.errors import DataError
-from headway.base.registered import about_of, check_new_name
+from headway.base.registered import about_of, check_new_name, claim, release
 
 if TYPE_CHECKING:
     from headway.data.arrays import Dataset
@@ -57,7 +57,8 @@ def register_dataset(name: str, load: Callable[[], Dataset], *, about: str = "",
     """Make a data set of one's own known by name: `--data NAME`, `headway list data`.
 
     Args:
-        name: Small letters, digits, - and _; a name of headway's own data sets is refused, one's own is replaced.
+        name: Small letters, digits, - and _; a name of headway's own data sets is refused, and one that another
+            file or module registered; one's own is replaced.
         load: A function without arguments that returns a `headway.Dataset` (see `Dataset.of`). It is called in every
             process that builds the task, and must return the same arrays each time: a run is continued only on data
             of the same hash.
@@ -75,7 +76,7 @@ def register_dataset(name: str, load: Callable[[], Dataset], *, about: str = "",
     2
     """
     call = "register_dataset"
-    check_new_name(call, name, DATASETS.keys() - REGISTERED.keys(), DataError)
+    check_new_name("data", call, name, DATASETS.keys() - REGISTERED.keys(), load, DataError)
     if not callable(load):
         raise DataError(f"{call}: load of '{name}' is {load!r}; give a function that returns a headway.Dataset")
     try:
@@ -88,12 +89,14 @@ def register_dataset(name: str, load: Callable[[], Dataset], *, about: str = "",
         pass
     REGISTERED[name] = load
     DATASETS[name] = Entry(name, about_of(load, about), None, None, None, (), "registered by the user", licence)
+    claim("data", name, load)
 
 
 def unregister_dataset(name: str) -> None:
     """Remove a data set that `register_dataset` added."""
     REGISTERED.pop(name)
     DATASETS.pop(name)
+    release("data", name)
 
 
 # Dataset.hash() of the decoded arrays; whichever way they came, they must be these.

@@ -26,8 +26,8 @@ from headway.data import Dataset, load
 from headway.engines.local import evaluate_personal, surveyed
 from headway.engines.ray.shards import outline, task_without_data, with_samples
 from headway.engines.transport import from_array, to_array
-from headway.methods import plugins
 from headway.methods import recipe as parse_recipe
+from headway.methods import recorded_plugins
 from headway.models.net import Net
 from headway.training import rounds
 from headway.training.client import first_client, train_client
@@ -55,7 +55,7 @@ def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> d
         "layout": task.layout,
         "folder": str(Path.cwd()),  # relative paths of files start here
         "commands": on_command_line(),  # what a message on the worker advises
-        "plugins": plugins.sent(plugins.used_by(recipe, s.data, s.model, s.partition)),
+        "plugins": recorded_plugins.sent(recorded_plugins.used_by(recipe, s.data, s.model, s.partition)),
     }
     return order if whole else order | {"data": outline(task.dataset)}
 
@@ -89,7 +89,7 @@ class Builder:
         speak_as(order["commands"])
         with contextlib.suppress(OSError):  # another machine may not have this folder, and may not need it
             os.chdir(order["folder"])
-        plugins.receive(order["plugins"])
+        recorded_plugins.receive(order["plugins"])
         recipe, s = parse_recipe(order["recipe"]), settings(order["settings"])
         whole = "data" not in order
         if whole:
