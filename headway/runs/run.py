@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.base.errors import CheckpointError, HeadwayError
+from headway.base.errors import CheckpointError, HeadwayError, PluginError
 from headway.base.lazy import LazyModule
 from headway.runs.directory import (
     NEW_FOLDER,
@@ -105,7 +105,9 @@ class Run:
         """The global model on the CPU, in eval mode: logits = run.model()(x).
 
         Raises:
-            CheckpointError: model.safetensors is missing or damaged, or the network cannot be built again.
+            CheckpointError: model.safetensors is missing or damaged, the network cannot be built again, or the plugin
+                that brings it has changed.
+            PluginError: A plugin of the run is not there.
         """
         return self._net(self.path / "model.safetensors")
 
@@ -149,9 +151,9 @@ class Run:
         """A saved model in the network it was trained in."""
         tensors, header = read_model(path)
         try:
-            task = self.task or rebuild.recorded_task(self.path, self.config)
+            task = self.task or rebuild.task_of_models(self.path, self.config)
             net = task.net_of(header["head"])
-        except CheckpointError:  # it names the run and the fix
+        except (CheckpointError, PluginError):  # it names the run and the fix
             raise
         except (HeadwayError, KeyError, TypeError) as error:
             raise CheckpointError(

@@ -15,7 +15,8 @@ from torch import nn
 
 import headway
 from headway.base import registered
-from headway.base.errors import CheckpointError, ConfigError, DataError, ModelError, PartitionError
+from headway.base.errors import CheckpointError, ConfigError, DataError, ModelError, PartitionError, PluginError
+from headway.base.wording import for_commands
 from headway.methods import plugins
 from headway.models import MODELS
 
@@ -190,6 +191,22 @@ def test_a_cluster_refuses_a_model_of_this_process_alone():
 
 
 # ---- a changed plugin
+def test_a_model_is_not_read_into_a_changed_network():
+    headway.load_plugin(written(MODEL, "a.py"))
+    run = headway.run("fedavg", model="small2", out="r", **SMALL)
+    assert headway.Run("r").model() is not None
+    headway.load_plugin(written(MODEL.replace("ReLU", "Tanh"), "a.py"))
+    with pytest.raises(CheckpointError, match=r"r was made from something else \(the plugin a.py .* put the old file"):
+        headway.Run("r").model()
+    assert "ReLU" in str(run.model())  # its task holds the network it was trained in
+    forget_all()
+    Path("a.py").unlink()
+    with pytest.raises(PluginError, match=r"or name it: headway.load_plugin\('a.py'\)"):
+        headway.Run("r").model()
+    with for_commands(), pytest.raises(PluginError, match=r"or name it: --plugin a.py"):
+        headway.Run("r").model()
+
+
 def test_a_renamed_file_with_the_same_bytes_is_the_same_plugin():
     written(MODEL, "a.py")
     assert command("run", "fedavg", "--model=small2", "--out=r", "--plugin=a.py", *OPTIONS).code == 0
