@@ -30,16 +30,19 @@ class Registration:
 
 
 _held: dict[tuple[str, str], Registration] = {}
-_running: list[str] = []  # the plugin files whose code runs now; "" where a module is imported on behalf of headway
+_running: list[tuple[str, bool]] = []  # who registers now, and whether modules that are imported meanwhile own theirs
 _listeners: list[Callable[[Registration], None]] = []
 _find_installed: list[Callable[[], None]] = []  # registers what installed packages bring; called at most once
 
 
 # ---- who registers
 @contextmanager
-def registering(owner: str) -> Iterator[None]:
-    """Within this block what is registered belongs to this file; with "" to the module that registers it."""
-    _running.append(owner)
+def registering(owner: str, imports: bool = False) -> Iterator[None]:
+    """Within this block what is registered belongs to this file; with "" to the module that registers it.
+
+    With `imports` the file's code runs: a module that it imports owns what it registers itself.
+    """
+    _running.append((owner, imports))
     try:
         yield
     finally:
@@ -93,9 +96,10 @@ def check_new_name(
 
 
 def _owned(part: str, name: str, thing: Any) -> Registration:
-    if _running and _running[-1]:
-        return Registration(part, name, _running[-1], "file")
     caller, imported = _caller()
+    file, imports = _running[-1] if _running else ("", False)
+    if file and not (imports and imported and is_importable(caller)):
+        return Registration(part, name, file, "file")
     if imported and is_importable(caller) and part != "pieces":
         return Registration(part, name, caller, "module")
     module, place = str(getattr(thing, "__module__", "")), str(getattr(thing, "__qualname__", ""))

@@ -111,8 +111,9 @@ def load_file(
         forget(held)
     before, loaded = known_names(), set(PLUGINS)
     try:
-        with registering(str(full)):
+        with registering(str(full), imports=True):
             module = module_of(full, source)
+        with registering(str(full)):
             for piece in pieces_in(module):
                 register(piece)
             register_functions(module, functions or {})
@@ -126,7 +127,7 @@ def load_file(
         said = f"{type(error).__name__}: {' '.join(str(getattr(error, 'msg', error)).split())}"
         raise PluginError(f"plugin={file}: it cannot be run ({said}{where}); correct the file") from None
     plugin = Plugin(file, source, brings={part: held_by(str(full), part) for part in PARTS}, functions=functions or {})
-    if not any(plugin.brings.values()) and loaded == set(PLUGINS):
+    if held is None and not any(plugin.brings.values()) and loaded == set(PLUGINS):
         raise PluginError(
             f"plugin={file}: it defines nothing that headway can use; define a class that derives from "
             f"headway.Piece, or call headway.register_model, register_dataset or register_partition in it"

@@ -116,6 +116,26 @@ def test_a_plugin_that_loads_another_brings_its_own_alone():
     assert plugins.PLUGINS[str(Path("inner.py").resolve())].brings["data"] == ("dots",)
 
 
+def test_a_module_that_a_plugin_imports_owns_what_it_registers(monkeypatch):
+    monkeypatch.syspath_prepend("lib")
+    helper = written(MODEL, "lib/helping_net.py").read_text()
+    written(REST + "import helping_net\n", "a.py")
+    for text in ("", "# changed"):  # the module is not imported again
+        plugin = headway.load_plugin(written(REST + "import helping_net\n" + text, "a.py"))
+        assert plugin.brings == {"pieces": (), "models": (), "data": ("dots",), "partitions": ("turns",)}
+    run = headway.run("fedavg", model="small2", out="r", **SMALL)
+    assert [record["module"] for record in run.config["plugins"]] == ["helping_net"]
+    assert plugins.PLUGINS["helping_net"].source == helper
+
+
+def test_a_plugin_may_bring_nothing_but_what_it_imports(monkeypatch):
+    monkeypatch.syspath_prepend("lib")
+    written(MODEL, "lib/helping_alone.py")
+    for text in ("", "# changed"):
+        headway.load_plugin(written("import helping_alone" + text, "a.py"))
+    assert "small2" in MODELS
+
+
 # ---- registered from Python
 def script(place: str) -> str:
     return (
