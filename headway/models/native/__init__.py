@@ -8,13 +8,14 @@ from pathlib import Path
 from torch import nn
 
 from headway.models.native import pooled, thin
+from headway.models.native.build import flags, has_wide_vectors
 
 __all__ = ["applies", "install", "ready", "sources"]
 
 
 def applies(body: nn.Module, batch: int) -> bool:
-    """Whether the body has layers that can be replaced."""
-    return bool(pooled.rows(body) or thin.layers(body, batch))
+    """Whether the body has layers that are faster this way with this processor's vectors."""
+    return has_wide_vectors() and bool(pooled.rows(body) or thin.layers(body, batch))
 
 
 def install(body: nn.Module, batch: int) -> None:
@@ -26,8 +27,9 @@ def install(body: nn.Module, batch: int) -> None:
 
 
 def sources() -> list[bytes]:
-    """The C++ files: a part of the key under which measured times are cached."""
-    return [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.cpp"))]
+    """The C++ files and the compiler's flags: a part of the key under which measured times are cached."""
+    files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.cpp"))]
+    return [*files, " ".join(flags()).encode()]
 
 
 def ready() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +20,8 @@ from headway.base.cache import cache_dir
 from headway.base.errors import ConfigError
 from headway.base.wording import option
 
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
+FLAGS = ("-O3", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+LEFT_OUT = {"AVX2": ("-mno-avx512f",), "DEFAULT": ("-mno-avx",)}  # by torch's instruction set, on x86
 
 
 class NotBuilt(Exception):
@@ -30,6 +32,25 @@ def compiler() -> str | None:
     """The path of the C++ compiler, None if there is none."""
     names = (os.environ.get("CXX"), "g++", "clang++")
     return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def flags() -> tuple[str, ...]:
+    """The compiler's flags: for this processor, without what torch leaves out as well (ATEN_CPU_CAPABILITY=avx2)."""
+    return FLAGS + (LEFT_OUT.get(capability(), ()) if is_x86() else ())
+
+
+def has_wide_vectors() -> bool:
+    """Whether the code may be faster than torch: not on x86 without AVX, where some layers are slower."""
+    return not (is_x86() and capability() == "DEFAULT")
+
+
+def is_x86() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+def capability() -> str:
+    """The instruction set that torch uses here: AVX512, AVX2, DEFAULT, or one of another kind of processor."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def folder() -> Path:
@@ -60,7 +81,7 @@ def built(source: Path) -> ctypes.CDLL:
     build = compiler()
     if build is None:
         raise NotBuilt(f"{source.name} needs a C++ compiler and there is none; install g++")
-    key = [build, *FLAGS, processor(), torch.__version__]
+    key = [build, *flags(), processor(), torch.__version__]
     name = f"{source.stem}-{hashlib.sha256(source.read_bytes() + repr(key).encode()).hexdigest()[:16]}.so"
     place = folder() / name
     try:
@@ -78,7 +99,7 @@ def _make(build: str, source: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as work:  # several workers may compile it at the same time
         made = Path(work) / place.name
-        call = [build, *FLAGS, "-o", str(made), str(source)]
+        call = [build, *flags(), "-o", str(made), str(source)]
         answer = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
         if answer.returncode:
             why = (answer.stderr.strip().splitlines() or ["no reason given"])[0]

@@ -20,6 +20,7 @@ from headway.models.native.build import library
 from headway.models.norm import Stack
 
 LAST = torch.channels_last
+HITS = 1 << 13  # the most gradients to sort at once, so that they stay in the cache
 
 
 def rows(body: nn.Module) -> list[nn.Module]:
@@ -110,9 +111,11 @@ class ConvThenPool(torch.autograd.Function):
         gx = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         gw = torch.zeros_like(w)
         _, out, rows, columns = gy.shape
-        scratch = torch.empty(out * (2 * rows * columns + 1), dtype=torch.int32)  # hits, and their numbers
+        cells = rows * columns
+        group = max(1, min(len(x), HITS // (cells * out)))
+        scratch = torch.empty(group * cells * (4 * out + 4) + out, dtype=torch.int32)
         given = [0 if t is None else t.data_ptr() for t in (x, w, gy, where, gx, gw, scratch)]
-        sizes = [len(x), *x.shape[2:], x.shape[1], out, *w.shape[2:], rows, columns]
+        sizes = [len(x), *x.shape[2:], x.shape[1], out, *w.shape[2:], rows, columns, group]
         kernel()(*given, *sizes)
         return gx, gw, gy.sum((0, 2, 3)) if ctx.bias else None
 
@@ -120,5 +123,5 @@ class ConvThenPool(torch.autograd.Function):
 @cache
 def kernel() -> Any:
     found = library("pooled.cpp").pooled_backward
-    found.argtypes, found.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 9, None
+    found.argtypes, found.restype = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 10, None
     return found

@@ -4,8 +4,21 @@
 
 namespace {
 
+// The width of the processor's vectors, and the largest block: kRows rows of the weight by kAcross samples, or vectors
+// of one. Its sums and their operands fill the registers.
+#if defined(__AVX512F__)  // 32 registers
 constexpr int64_t kLanes = 16;
-constexpr int kAtOnce = 5;  // rows and samples per block: 25 sums, which with their operands fill 32 registers
+constexpr int kRows = 5, kAcross = 5;
+#elif defined(__AVX__)  // 16 registers
+constexpr int64_t kLanes = 8;
+constexpr int kRows = 6, kAcross = 2;
+#elif defined(__aarch64__)  // 32 registers
+constexpr int64_t kLanes = 4;
+constexpr int kRows = 5, kAcross = 5;
+#else  // 16 registers
+constexpr int64_t kLanes = 4;
+constexpr int kRows = 6, kAcross = 2;
+#endif
 typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4)));
 
 inline Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
@@ -40,14 +53,17 @@ inline void products(const float* x, const float* w, const float* b, float* y, i
   }
 }
 
-template <int R>
+// The same for all samples, S at once, then the rest at once.
+template <int R, int S>
 void rows(const float* x, const float* w, const float* b, float* y, int64_t batch, int64_t in, int64_t out) {
   int64_t s = 0;
-  for (; s + kAtOnce <= batch; s += kAtOnce) products<R, kAtOnce>(x + s * in, w, b, y + s * out, in, out);
-  for (; s < batch; ++s) products<R, 1>(x + s * in, w, b, y + s * out, in, out);
+  for (; s + S <= batch; s += S) products<R, S>(x + s * in, w, b, y + s * out, in, out);
+  if constexpr (S > 1) {
+    if (s < batch) rows<R, S - 1>(x + s * in, w, b, y + s * out, batch - s, in, out);
+  }
 }
 
-// gw[r][k ..] = sum_s gy[s][r] x[s][k ..] for R rows and 16 V numbers of each
+// gw[r][k ..] = sum_s gy[s][r] x[s][k ..] for R rows and V vectors of each
 template <int R, int V>
 inline void outer(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
   Lanes acc[R][V] = {};
@@ -67,7 +83,7 @@ inline void outer(const float* x, const float* gy, float* gw, int64_t batch, int
 template <int R>
 void outer_rows(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
   int64_t k = 0;
-  for (; k + kAtOnce * kLanes <= in; k += kAtOnce * kLanes) outer<R, kAtOnce>(x + k, gy, gw + k, batch, in, out);
+  for (; k + kAcross * kLanes <= in; k += kAcross * kLanes) outer<R, kAcross>(x + k, gy, gw + k, batch, in, out);
   for (; k + kLanes <= in; k += kLanes) outer<R, 1>(x + k, gy, gw + k, batch, in, out);
   for (; k < in; ++k) {
     for (int r = 0; r < R; ++r) {
@@ -78,19 +94,33 @@ void outer_rows(const float* x, const float* gy, float* gw, int64_t batch, int64
   }
 }
 
+// All rows of the weight, R at once, then the rest at once.
+template <int R>
+void forward(const float* x, const float* w, const float* b, float* y, int64_t batch, int64_t in, int64_t out,
+             int64_t o) {
+  for (; o + R <= out; o += R) rows<R, kAcross>(x, w + o * in, b ? b + o : b, y + o, batch, in, out);
+  if constexpr (R > 1) {
+    if (o < out) forward<R - 1>(x, w, b, y, batch, in, out, o);
+  }
+}
+
+template <int R>
+void weight(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out, int64_t o) {
+  for (; o + R <= out; o += R) outer_rows<R>(x, gy + o, gw + o * in, batch, in, out);
+  if constexpr (R > 1) {
+    if (o < out) weight<R - 1>(x, gy, gw, batch, in, out, o);
+  }
+}
+
 }  // namespace
 
 // x [batch][in], w [out][in], b [out] or null -> y [batch][out] = x w^T + b
 extern "C" void thin_forward(const float* x, const float* w, const float* b, float* y, int64_t batch, int64_t in,
                              int64_t out) {
-  int64_t o = 0;
-  for (; o + kAtOnce <= out; o += kAtOnce) rows<kAtOnce>(x, w + o * in, b ? b + o : b, y + o, batch, in, out);
-  for (; o < out; ++o) rows<1>(x, w + o * in, b ? b + o : b, y + o, batch, in, out);
+  forward<kRows>(x, w, b, y, batch, in, out, 0);
 }
 
 // x [batch][in], gy [batch][out] -> gw [out][in] = gy^T x
 extern "C" void thin_weight(const float* x, const float* gy, float* gw, int64_t batch, int64_t in, int64_t out) {
-  int64_t o = 0;
-  for (; o + kAtOnce <= out; o += kAtOnce) outer_rows<kAtOnce>(x, gy + o, gw + o * in, batch, in, out);
-  for (; o < out; ++o) outer_rows<1>(x, gy + o, gw + o * in, batch, in, out);
+  weight<kRows>(x, gy, gw, batch, in, out, 0);
 }

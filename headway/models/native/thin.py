@@ -9,22 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.models.native.build import library
+from headway.models.native.build import capability, library
 
-FEW = 12  # largest batch; for larger ones torch is as fast
-LARGE = 1 << 16  # smallest number of weights; for fewer the call takes longer than the computation
+FEWEST = 2  # smallest batch; torch is faster for one sample
+LARGE, OUT = 1 << 16, 32  # smallest numbers of weights and of outputs; for fewer torch is as fast
+
+
+@cache
+def few() -> int:
+    """The largest batch; for larger ones torch is as fast."""
+    return 12 if capability() == "AVX512" else 10
 
 
 def layers(body: nn.Module, batch: int) -> list[nn.Linear]:
     """The linear layers of the body that are faster this way at this batch size."""
-    found = [m for m in body.modules() if type(m) is nn.Linear] if batch <= FEW else []
-    return [m for m in found if m.weight.numel() >= LARGE and "weight" in m._parameters]
+    found = [m for m in body.modules() if type(m) is nn.Linear] if FEWEST <= batch <= few() else []
+    return [m for m in found if m.weight.numel() >= LARGE and len(m.weight) >= OUT and "weight" in m._parameters]
 
 
 class ThinLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         plain = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and self.weight.is_contiguous()
-        fits = x.ndim == 2 and len(x) <= FEW and x.shape[1] == self.in_features
+        fits = x.ndim == 2 and FEWEST <= len(x) <= few() and x.shape[1] == self.in_features
         trains = x.dtype == self.weight.dtype == torch.float32 and self.training and torch.is_grad_enabled()
         if not (plain and fits and trains):
             return super().forward(x)
