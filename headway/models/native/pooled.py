@@ -1,4 +1,4 @@
-"""A convolution followed by a max pool, with a backward pass in C++ that skips gradients of zero.
+"""A convolution, perhaps a ReLU, and a max pool, with a backward pass in C++ that skips gradients of zero.
 
 A 2x2 max pool passes its gradient to one of four outputs of the convolution, so in three quarters of the convolution's
 backward pass torch multiplies by zero. Here only the other quarter is computed. The forward pass and evaluation are
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -26,7 +25,7 @@ HITS = 1 << 13  # the most gradients to sort at once, so that they stay in the c
 def rows(body: nn.Module) -> list[nn.Module]:
     """The body's modules that only run their layers in sequence, and that contain such a pair."""
     found = (row for row in body.modules() if type(row) in ROWS)
-    return [row for row in found if any(pair(*two) for two in pairwise(layers(row)))]
+    return [row for row in found if any(united(layers(row)[i:]) for i in range(len(row._modules)))]
 
 
 def layers(row: nn.Module) -> list[nn.Module]:
@@ -46,6 +45,14 @@ def pair(conv: nn.Module, pool: nn.Module) -> bool:
     return ones and two and plain and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 
 
+def united(row: list[nn.Module]) -> int:
+    """How many of the first layers are computed as one: 2, 3 if a ReLU stands before the pool, or 0."""
+    relu = len(row) > 2 and type(row[1]) is nn.ReLU and not has_hooks(row[1])
+    if relu and pair(row[0], row[2]):
+        return 3
+    return 2 if len(row) > 1 and pair(row[0], row[1]) else 0
+
+
 def has_hooks(layer: nn.Module) -> bool:
     """Whether the layer has forward or backward hooks."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
@@ -53,21 +60,25 @@ def has_hooks(layer: nn.Module) -> bool:
 
 
 def through(row: nn.Module, x: Tensor) -> Tensor:
-    """The output of all layers, with each pair computed as one."""
+    """The output of all layers, with each pair computed as one.
+
+    A ReLU before the pool runs after it: max_pool(relu(z)) = relu(max_pool(z)), with the same gradient.
+    """
     left = layers(row)
     while left:
-        first = left.pop(0)
-        if left and pair(first, left[0]) and supported(first, x):
-            x = conv_then_pool(cast(nn.Conv2d, first), x)
-            left.pop(0)
+        count = united(left)
+        if count and supported(left[0], x):
+            x = conv_then_pool(cast(nn.Conv2d, left[0]), x)
+            x = left[1](x) if count == 3 else x
+            left = left[count:]
         else:
-            x = first(x)
+            x = left.pop(0)(x)
     return x
 
 
 def supported(conv: nn.Module, x: Tensor) -> bool:
-    """Whether this is a training pass in float32 on the CPU."""
-    kind = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Whether this is a training pass over a batch in float32 on the CPU."""
+    kind = x.ndim == 4 and x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return kind and conv.training and torch.is_grad_enabled()
 
 

@@ -70,6 +70,44 @@ def test_gradients_are_torchs_up_to_rounding(channels, filters, kernel, size, bi
 
 
 @needs_compiler
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("stack", [True, False])
+def test_a_relu_before_the_pool_gives_the_bits_of_one_after_it(inplace, stack):
+    torch.manual_seed(0)
+    conv, relu, pool = nn.Conv2d(3, 5, 3), nn.ReLU(inplace), nn.MaxPool2d(2)
+    with torch.no_grad():
+        conv.bias.fill_(-0.5)  # in some windows all outputs are negative
+    orders = ((conv, relu, pool), (conv, pool, relu), (conv, relu, pool))
+    before, after, plain = ([copy.deepcopy(layer) for layer in order] for order in orders)
+    made = Stack(5, conv=before[0], relu=before[1], pool=before[2]) if stack else nn.Sequential(*before)
+    native.install(made, batch=4)
+    assert type(made) is (pooled.PooledStack if stack else pooled.PooledSequential)
+    x, answers = torch.randn(4, 3, 9, 10), []
+    for net in (made, row(*after), nn.Sequential(*plain)):
+        here = x.clone().requires_grad_()
+        y = net(here)
+        assert (y == 0).any()
+        y.square().sum().backward()
+        answers.append([y, here.grad, *(p.grad for p in net.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*answers[:2], strict=True))
+    assert torch.allclose(answers[0][0], answers[2][0], atol=1e-6)
+    for a, b in zip(answers[0], answers[2], strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_where_all_outputs_of_a_window_are_negative_nothing_moves():
+    """Outputs -12 -16 / -24 -28: the ReLU drops them all, and the pool of four zeros has gradient 0."""
+    net = row(nn.Conv2d(1, 1, 2, bias=False), nn.ReLU(), nn.MaxPool2d(2))
+    with torch.no_grad():
+        net[0].weight.fill_(-1.0)
+    y = net(torch.arange(1.0, 10.0).view(1, 1, 3, 3))
+    y.sum().backward()
+    assert y.tolist() == [[[[0.0]]]]
+    assert net[0].weight.grad.flatten().tolist() == [0, 0, 0, 0]
+
+
+@needs_compiler
 def test_double_precision_and_evaluation_are_torchs_own():
     plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2))
     united = row(*copy.deepcopy(plain))
@@ -79,10 +117,17 @@ def test_double_precision_and_evaluation_are_torchs_own():
     assert torch.equal(plain.train().double()(wide), united.train().double()(wide))
 
 
+def test_one_image_without_a_batch_is_computed_by_torch():
+    plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
+    united = row(*copy.deepcopy(plain))
+    assert torch.equal(plain(torch.ones(2, 8, 8)), united(torch.ones(2, 8, 8)))
+
+
 @pytest.mark.parametrize(
     "layers",
     [
-        (nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        (nn.Conv2d(1, 2, 3), nn.Tanh(), nn.MaxPool2d(2)),
+        (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)),
         (nn.Conv2d(1, 2, 3, stride=2), nn.MaxPool2d(2)),
         (nn.Conv2d(2, 2, 3, groups=2), nn.MaxPool2d(2)),
         (nn.Conv2d(1, 2, 3, padding="same"), nn.MaxPool2d(2)),
@@ -143,6 +188,14 @@ def test_whoever_looks_at_one_of_the_two_still_does(watch):
     watch(net, called)
     net(torch.randn(2, 1, 6, 6)).sum().backward()
     assert len(called) == 1
+
+
+def test_whoever_looks_at_the_relu_between_sees_its_own_shape():
+    net, seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), []
+    native.install(net, batch=64)
+    net[1].register_forward_hook(lambda module, given, z: seen.append(tuple(z.shape)))
+    net(torch.randn(2, 1, 6, 6)).sum().backward()
+    assert seen == [(2, 2, 4, 4)]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

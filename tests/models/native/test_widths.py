@@ -43,6 +43,7 @@ def test_a_linear_layer(batch, size_in, size_out):
     assert all(close(a.grad, e.grad) for a, e in zip(ours, exact, strict=True))
 
 
+@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize(
     ("batch", "channels", "filters", "kernel", "size"),
     [
@@ -51,9 +52,9 @@ def test_a_linear_layer(batch, size_in, size_out):
         (2, 205, 3, (1, 4), (4, 7)), (150, 2, 64, (3, 3), (6, 6)),
     ],
 )  # fmt: skip
-def test_a_convolution_with_its_pool(batch, channels, filters, kernel, size):
+def test_a_convolution_with_its_pool(batch, channels, filters, kernel, size, relu):
     torch.manual_seed(0)
-    layers = [nn.Conv2d(channels, filters, kernel), nn.MaxPool2d(2)]
+    layers = [nn.Conv2d(channels, filters, kernel), *([nn.ReLU()] if relu else []), nn.MaxPool2d(2)]
     exact = nn.Sequential(*copy.deepcopy(layers)).double()
     ours = pooled.PooledSequential(*layers)
     x = torch.randn(batch, channels, *size)
@@ -103,4 +104,4 @@ def test_the_flags_are_a_part_of_what_measured_times_are_kept_under(monkeypatch)
 @pytest.mark.parametrize(("name", "used"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
 def test_without_avx_torch_is_used(monkeypatch, name, used):
     monkeypatch.setattr(build, "capability", lambda: name)
-    assert applies(nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2)), batch=8) is used
+    assert applies(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), batch=8) is used
