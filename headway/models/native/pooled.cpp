@@ -83,7 +83,9 @@ void add(const Sums& s, const Hit* hits, int count) {
   for (int i = 0; i < count; ++i) {
     UNROLL for (int k = 0; k < K; ++k) {
       const float* p = s.x + hits[i].at + k * s.x_stride;
-      UNROLL for (int v = 0; v < N; ++v, p += L) acc[k][v] += hits[i].g * (Part && v == N - 1 ? last.load(p) : V::load(p));
+      UNROLL for (int v = 0; v < N; ++v, p += L) {
+        acc[k][v] += hits[i].g * (Part && v == N - 1 ? last.load(p) : V::load(p));
+      }
     }
   }
   UNROLL for (int k = 0; k < K; ++k) {
