@@ -128,10 +128,11 @@ def checked_groups(group: npt.NDArray[Any] | None, samples: int) -> npt.NDArray[
     return group
 
 
-def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: int) -> Deal:
-    """One client per group, in the order of the group names; positions in the order of the data."""
+def natural(group: npt.NDArray[Any] | None, samples: int, clients: int | None, seed: int) -> tuple[Deal, int]:
+    """One client per group, in the order of the group names, and how many; positions in the order of the data."""
     group = checked_groups(group, samples)
     names, member = np.unique(group, return_inverse=True)
+    clients = max(1, len(names)) if clients is None else clients
     if clients > len(names):
         raise PartitionError(
             f"natural: {clients} clients asked for and the data has {len(names)} groups; "
@@ -145,7 +146,7 @@ def natural(group: npt.NDArray[Any] | None, samples: int, clients: int, seed: in
     notes: dict[str, Any] = {"groups": len(names)}
     if clients < len(names):
         notes["note"] = f"{clients} of {len(names)} groups are clients; the other {len(names) - clients} are left out"
-    return Deal(np.arange(samples, dtype=np.int64), client[member.reshape(-1)], notes)
+    return Deal(np.arange(samples, dtype=np.int64), client[member.reshape(-1)], notes), clients
 
 
 def registered(spec: Spec, draw: Draw, labels: Ints, clients: int, classes: int, seed: int) -> Deal:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from headway.base.errors import PartitionError
 from headway.base.serialise import write_atomic
 from headway.base.wording import either
 from headway.data.partitions import draws
-from headway.data.partitions.spec import PARTITIONS, REGISTERED, brings_clients, parse, saved
+from headway.data.partitions.packed import FEW, checksum, pack, pack_counts, unpack
+from headway.data.partitions.spec import PARTITIONS, REGISTERED, Spec, brings_clients, parse, saved
 
 __all__ = ["PARTITIONS", "Lists", "Partition", "checked_labels", "describe", "draw", "lists_of"]
 
 Ints = npt.NDArray[np.int64]
-FORMAT = "headway partition 1"
+FORMATS = ("headway partition 1", "headway partition 2")  # one entry per client; packed, for more than FEW clients
 JS_CLIENTS = 500  # pairs grow with the square; 500 clients already give 124,750 of them
 
 
@@ -45,15 +47,32 @@ class _PerClient:
     def sizes(self) -> Ints:
         return np.diff(self.offsets)
 
+    @cached_property
+    def able(self) -> Ints:
+        """The clients that have samples."""
+        return np.flatnonzero(self.sizes() > 0)
+
+    def clients_and_labels(self, labels: npt.NDArray[Any], classes: int) -> tuple[Ints, Ints]:
+        """Client and label of every sample held, client after client."""
+        y = checked_labels(labels, classes)
+        return np.repeat(np.arange(len(self)), self.sizes()), y[self.index]
+
     def class_counts(self, labels: npt.NDArray[Any], classes: int) -> Ints:
         """Samples per client and class, [K, C], given the labels the positions point into."""
-        y = checked_labels(labels, classes)
-        client = np.repeat(np.arange(len(self)), self.sizes())
-        flat = np.bincount(client * classes + y[self.index], minlength=len(self) * classes)
+        client, label = self.clients_and_labels(labels, classes)
+        flat = np.bincount(client * classes + label, minlength=len(self) * classes)
         return flat.reshape(len(self), classes)
+
+    def packed_counts(self, labels: npt.NDArray[Any], classes: int) -> dict[str, Any]:
+        """The same as columns for a file, without the zeros."""
+        return pack_counts(*self.clients_and_labels(labels, classes), len(self), classes)
 
     def hash(self) -> str:
         """sha256 over who holds what; the same whichever way it was drawn."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> str:
         return _sha256(self.offsets, self.index)
 
     def client_hash(self, k: int) -> str:
@@ -90,21 +109,28 @@ class Partition(_PerClient):
         return self.class_counts(labels, self.classes)
 
     def save(self, path: Path, labels: npt.NDArray[Any] | None = None) -> None:
-        """One JSON file, whole or not at all; with `labels` it also shows the counts per client and class."""
+        """One JSON file, whole or not at all; with `labels` it also shows the counts per client and class.
+
+        With more than FEW clients the positions are packed (packed.py).
+        """
+        many = len(self) > FEW
         body: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMATS[many],
             "spec": self.spec,
             "seed": self.seed,
             "classes": self.classes,
             "labels_hash": self.labels_hash,
             "hash": self.hash(),
             "notes": self.notes,
-            "clients": [part.tolist() for part in self],
+            "clients": self._packed() if many else [part.tolist() for part in self],
         }
         if labels is not None:
-            body["counts"] = self.counts(labels).tolist()
-        body["checksum"] = _checksum(body)
+            body["counts"] = self.packed_counts(labels, self.classes) if many else self.counts(labels).tolist()
+        body["checksum"] = checksum(body)
         write_text(Path(path), json.dumps(body))
+
+    def _packed(self) -> dict[str, Any]:
+        return {"number": len(self), "sizes": pack(self.sizes()), "positions": pack(self.index)}
 
     @classmethod
     def load(cls, path: Path, labels: npt.NDArray[Any]) -> Partition:
@@ -118,7 +144,7 @@ class Partition(_PerClient):
             ) from error
         except (ValueError, RecursionError) as error:
             raise PartitionError(f"partition file '{path}' is not JSON; draw the partition again") from error
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
+        if not isinstance(body, dict) or body.get("format") not in FORMATS:
             how = either(python="task.partition.save(path)", command="`headway partition --out`")
             raise PartitionError(
                 f"partition file '{path}' holds no saved partition (a run's own file has counts, not indices); "
@@ -127,12 +153,10 @@ class Partition(_PerClient):
         damaged = PartitionError(
             f"partition file '{path}' is damaged or was edited (its checksum differs); draw it again"
         )
-        if body.pop("checksum", None) != _checksum(body):
+        if body.pop("checksum", None) != checksum(body):
             raise damaged
         try:
-            parts = [np.asarray(part, dtype=np.int64) for part in body["clients"]]
-            offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-            index = np.concatenate(parts)
+            index, offsets = _held(body["clients"])
             meta = (body["spec"], body["seed"], body["classes"], body["labels_hash"], body["notes"])
             y = checked_labels(labels, 2**62)  # labels of other data may well be outside this one's classes
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -144,7 +168,8 @@ class Partition(_PerClient):
             )
         found = cls(meta[0], meta[1], index, offsets, *meta[2:])
         in_range = len(index) == 0 or (index.min() >= 0 and index.max() < len(y))
-        if not in_range or len(np.unique(index)) != len(index) or found.hash() != body["hash"]:
+        once = in_range and np.bincount(index, minlength=1).max() <= 1
+        if not once or found.hash() != body["hash"]:
             raise damaged
         return found
 
@@ -169,28 +194,15 @@ def draw(
         return _loaded(file, labels, clients, classes)
     asked = parse(spec)
     y = checked_labels(labels, classes)
-    if clients is None:
-        clients = max(1, len(np.unique(draws.checked_groups(group, len(y)))))
-    if clients > len(y) and asked.name == "iid":  # the others know more of what they need
+    if clients is not None and clients > len(y) and asked.name == "iid":  # the others know more of what they need
         raise PartitionError(
             f"{asked.name}: {clients} clients need at least {clients} samples and there are {len(y)}; "
             f"{draws.fewer_clients(len(y)) or 'add samples'}"
         )
-    match asked.name:
-        case "iid":
-            deal = draws.iid(y, clients, classes, seed)
-        case "dir":
-            deal = draws.dirichlet(asked, y, clients, classes, seed)
-        case "shard":
-            deal = draws.shard(asked, y, clients, classes, seed)
-        case "classes":
-            deal = draws.classes_each(asked, y, clients, classes, seed)
-        case name if name in REGISTERED:
-            deal = draws.registered(asked, REGISTERED[name], y, clients, classes, seed)
-        case "natural":
-            deal = draws.natural(group, len(y), clients, seed)
-        case name:
-            raise AssertionError(f"partition {name} is listed in spec.py and has no branch here")
+    if clients is None or asked.name == "natural":
+        deal, clients = draws.natural(group, len(y), clients, seed)
+    else:
+        deal = _deal(asked, y, clients, classes, seed)
     lists = lists_of(deal.pool, deal.owner, clients)
     notes = {"attempts": 1, "refilled": 0, "clients_refilled": 0} | deal.notes
     notes |= {"dropped": len(y) - len(lists.index), "empty": np.flatnonzero(lists.sizes() == 0).tolist()}
@@ -199,6 +211,22 @@ def draw(
         outcome = "were empty and dropped" if dropped else "have no samples and never take part"
         notes["note"] = f"{empty} of {clients} clients {outcome}"
     return Partition(asked.text, int(seed), lists.index, lists.offsets, classes, _sha256(y), notes)
+
+
+def _deal(asked: Spec, y: Ints, clients: int, classes: int, seed: int) -> draws.Deal:
+    match asked.name:
+        case "iid":
+            return draws.iid(y, clients, classes, seed)
+        case "dir":
+            return draws.dirichlet(asked, y, clients, classes, seed)
+        case "shard":
+            return draws.shard(asked, y, clients, classes, seed)
+        case "classes":
+            return draws.classes_each(asked, y, clients, classes, seed)
+        case name if name in REGISTERED:
+            return draws.registered(asked, REGISTERED[name], y, clients, classes, seed)
+        case name:
+            raise AssertionError(f"partition {name} is listed in spec.py and has no branch here")
 
 
 def lists_of(pool: Ints, owner: Ints, clients: int) -> Lists:
@@ -245,6 +273,18 @@ def _loaded(path: Path, labels: npt.NDArray[Any], clients: int | None, classes: 
             "draw the partition again"
         )
     return found
+
+
+def _held(clients: Any) -> tuple[Ints, Ints]:
+    """Positions and offsets, as a file holds them: a list per client, or packed."""
+    if isinstance(clients, dict):
+        sizes, index = unpack(clients["sizes"]), unpack(clients["positions"])
+    else:
+        parts = [np.asarray(part, dtype=np.int64) for part in clients]
+        sizes, index = np.array([len(part) for part in parts], dtype=np.int64), np.concatenate(parts)
+    if sizes.sum() != len(index):
+        raise ValueError("clients")
+    return index, np.concatenate([[0], np.cumsum(sizes)])
 
 
 def _whole(field: str, value: int | None) -> int:
@@ -300,12 +340,8 @@ def _sha256(*arrays: Ints) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(len(array).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(array, dtype="<i8").data)
     return digest.hexdigest()
-
-
-def _checksum(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
