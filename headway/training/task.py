@@ -27,6 +27,7 @@ from headway.models.net import NATIVE, Net, Normalise
 from headway.training.devices import all_gpus, resolve_device, uploaded
 from headway.training.nets import kept_net, share_nets
 from headway.training.parts import MakeBody, augment_for, auto_model, body_maker, chosen_tests, merged, renormalised
+from headway.training.sampling import first_of_randperm
 from headway.training.settings import Settings
 
 
@@ -109,15 +110,14 @@ class Task:
 
     def sampling(self, t: int) -> list[int]:
         """The clients of round t, from a random stream that no method uses; clients without data are never chosen."""
-        sizes = np.diff(self.data.parts.offsets)
-        able = np.flatnonzero(sizes > 0)
-        m = max(1, int(self.settings.sampling * len(sizes) + 1e-9))
-        order = torch.randperm(len(able), generator=stream(self.seed, "sampling", t))[:m]
-        return sorted(int(able[i]) for i in order)
+        able = self.data.parts.able
+        m = max(1, int(self.settings.sampling * len(self.data) + 1e-9))
+        return sorted(able[first_of_randperm(len(able), m, stream(self.seed, "sampling", t))].tolist())
 
     def everyone(self) -> list[int]:
         """All clients that have data."""
-        return [int(k) for k in np.flatnonzero(np.diff(self.data.parts.offsets) > 0)]
+        everyone: list[int] = self.data.parts.able.tolist()
+        return everyone
 
     def weights(self, reports: Sequence[Report]) -> list[float]:
         """The weights p_k of the reports, which sum to one."""
