@@ -16,6 +16,7 @@ import torch
 
 from headway.base.serialise import write_atomic
 from headway.base.version import __version__
+from headway.data.partitions.packed import FEW, checksum
 from headway.methods.recorded_plugins import of_this_process
 from headway.runs.directory import FORMAT, OWN_FILES, OWN_FOLDERS, write_json
 from headway.runs.identity import plugins_of
@@ -74,15 +75,15 @@ def command_line() -> list[str]:
 
 def task_files(task: Task) -> dict[str, str]:
     """partition.json: which client has which samples. sampling.json: the clients of each round. The task gives both."""
+    lists = ",\n ".join(json.dumps(task.sampling(t)) for t in range(task.settings.rounds))
+    return {"partition.json": _who_has_what(task), "sampling.json": f"[\n {lists}\n]\n"}
+
+
+def _who_has_what(task: Task) -> str:
+    """One line per client with its counts and the hash of its positions; with more than FEW clients, packed counts."""
     labels = task.dataset.y.numpy()
-    train = task.local.train.class_counts(labels, task.classes)
     test_labels = labels if task.local.test_from == "train" else task.dataset.y_test.numpy()
-    test = task.local.test.class_counts(test_labels, task.classes)
-    clients = [
-        {"id": k, "n": int(train[k].sum()), "counts": train[k].tolist(), "test_counts": test[k].tolist(),
-         "index_hash": task.local.train.client_hash(k)}
-        for k in range(len(task.data))
-    ]  # fmt: skip
+    held, tests, classes = task.local.train, task.local.test, task.classes
     head = {
         "spec": task.partition.spec,
         "seed": task.seed,
@@ -90,24 +91,35 @@ def task_files(task: Task) -> dict[str, str]:
         "local_test": task.settings.local_test,
         "class_names": list(task.dataset.class_names),
     }
-    body = ",\n ".join(json.dumps(c) for c in clients)
+    if len(task.data) > FEW:
+        clients = {
+            "number": len(task.data),
+            "counts": held.packed_counts(labels, classes),
+            "test_counts": tests.packed_counts(test_labels, classes),
+        }
+        body: dict[str, Any] = {**head, "notes": task.partition.notes, "clients": clients}
+        return json.dumps(body | {"checksum": checksum(body)}) + "\n"
+    train, test = held.class_counts(labels, classes), tests.class_counts(test_labels, classes)
+    lines = ",\n ".join(
+        json.dumps({"id": k, "n": int(train[k].sum()), "counts": train[k].tolist(), "test_counts": test[k].tolist(),
+                    "index_hash": held.client_hash(k)})
+        for k in range(len(task.data))
+    )  # fmt: skip
     notes = json.dumps(task.partition.notes)
-    lists = ",\n ".join(json.dumps(task.sampling(t)) for t in range(task.settings.rounds))
-    return {
-        "partition.json": f'{json.dumps(head)[:-1]}, "notes": {notes}, "clients": [\n {body}\n]}}\n',
-        "sampling.json": f"[\n {lists}\n]\n",
-    }
+    return f'{json.dumps(head)[:-1]}, "notes": {notes}, "clients": [\n {lines}\n]}}\n'
 
 
 def damaged_task_files(out: Path) -> list[str]:
-    """Which of partition.json and sampling.json are missing or cut short; their values are not compared."""
+    """Which of partition.json and sampling.json are missing or cut short; only packed values have a checksum."""
     return [name for name in TASK_FILES if not is_complete_json(out / name)]
 
 
 def is_complete_json(path: Path) -> bool:
     try:
         text = path.read_text()
-        json.loads(text)
+        found = json.loads(text)
+        if isinstance(found, dict) and "checksum" in found and found.pop("checksum") != checksum(found):
+            return False
     except (OSError, ValueError, RecursionError):
         return False
     return text.endswith("\n")  # the last byte too: a continued run has the bytes of an uninterrupted one

@@ -157,7 +157,7 @@ def partitions(g: Gathered) -> Markup:
 def facts_of(held: Held) -> dict[str, Any]:
     """`describe` on the counts alone: samples are numbered client by client, class by class."""
     counts = held.counts
-    labels = np.concatenate([np.repeat(np.arange(counts.shape[1]), row) for row in counts])
+    labels = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
     offsets = np.concatenate([[0], np.cumsum(held.sizes)]).astype(np.int64)
     p = Partition(held.spec, 0, np.arange(len(labels), dtype=np.int64), offsets, counts.shape[1], "", {})
     return describe(p, labels)

@@ -17,6 +17,7 @@ from headway.analysis.report.steps import SILENT, Steps
 from headway.analysis.report.svg import shortened
 from headway.base.errors import CheckpointError, ConfigError, HeadwayError
 from headway.base.wording import resume_call
+from headway.data.partitions.packed import counts_in
 from headway.methods import recorded_plugins
 from headway.metrics.accuracy import curve_figures
 from headway.runs import search as found_runs
@@ -289,7 +290,7 @@ def _held(path: Path) -> Held | None:
         return None
     found = read_json(path)
     try:
-        counts = np.array([c["counts"] for c in found["clients"]], dtype=np.int64)
+        counts = counts_in(found)
         if counts.ndim != 2 or (counts < 0).any():
             raise ValueError("counts")
         return Held(
