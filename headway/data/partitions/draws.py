@@ -36,7 +36,9 @@ def random_state(seed: int, *name: object) -> np.random.RandomState:
 def iid(labels: Ints, clients: int, classes: int, seed: int) -> Deal:
     """Deal class after class in turn: per class and in total, clients differ by at most one sample."""
     pool = np.concatenate(shuffled_classes(labels, classes, random_state(seed, "iid")))
-    return Deal(pool, np.arange(len(pool), dtype=np.int64) % clients, {})
+    owner = np.arange(len(pool), dtype=np.int64)
+    owner %= clients
+    return Deal(pool, owner, {})
 
 
 def shard(spec: Spec, labels: Ints, clients: int, classes: int, seed: int) -> Deal:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 FEW = 10_000  # clients; a file with as many or fewer has one entry per client
+BLOCK = 100_000  # clients counted at a time: what counting them takes is freed again
 LEVEL = 1  # of zlib: 4 million positions take 0.4 s, and level 6 makes them 3 % smaller in 1 s
 
 
@@ -42,14 +43,19 @@ def unpack(column: Any) -> Ints:
     return np.frombuffer(data, kind).astype(np.int64)
 
 
-def pack_counts(client: Ints, label: Ints, clients: int, classes: int) -> dict[str, Any]:
-    """Samples per client and class without the zeros, given client and class of every sample.
+def pack_counts(index: Ints, offsets: Ints, labels: Ints, classes: int) -> dict[str, Any]:
+    """Samples per client and class without the zeros, given the positions that each client holds in `labels`.
 
     `held`: how many classes a client holds; `class` and `samples`: each of them, client after client.
     """
-    cells, samples = np.unique(client * classes + label, return_counts=True)
-    held = np.bincount(cells // classes, minlength=clients)
-    return {"classes": classes, "held": pack(held), "class": pack(cells % classes), "samples": pack(samples)}
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    for first in range(0, len(offsets) - 1, BLOCK):
+        ends = offsets[first : first + BLOCK + 1]
+        cell = np.repeat(np.arange(len(ends) - 1) * classes, np.diff(ends)) + labels[index[ends[0] : ends[-1]]]
+        cells, samples = np.unique(cell, return_counts=True)
+        parts.append((np.bincount(cells // classes, minlength=len(ends) - 1), cells % classes, samples))
+    held, label, samples = (pack(np.concatenate(column)) for column in zip(*parts, strict=True))
+    return {"classes": classes, "held": held, "class": label, "samples": samples}
 
 
 def unpack_counts(packed: Any) -> Ints:

@@ -52,20 +52,16 @@ class _PerClient:
         """The clients that have samples."""
         return np.flatnonzero(self.sizes() > 0)
 
-    def clients_and_labels(self, labels: npt.NDArray[Any], classes: int) -> tuple[Ints, Ints]:
-        """Client and label of every sample held, client after client."""
-        y = checked_labels(labels, classes)
-        return np.repeat(np.arange(len(self)), self.sizes()), y[self.index]
-
     def class_counts(self, labels: npt.NDArray[Any], classes: int) -> Ints:
         """Samples per client and class, [K, C], given the labels the positions point into."""
-        client, label = self.clients_and_labels(labels, classes)
-        flat = np.bincount(client * classes + label, minlength=len(self) * classes)
+        y = checked_labels(labels, classes)
+        client = np.repeat(np.arange(len(self)), self.sizes())
+        flat = np.bincount(client * classes + y[self.index], minlength=len(self) * classes)
         return flat.reshape(len(self), classes)
 
     def packed_counts(self, labels: npt.NDArray[Any], classes: int) -> dict[str, Any]:
         """The same as columns for a file, without the zeros."""
-        return pack_counts(*self.clients_and_labels(labels, classes), len(self), classes)
+        return pack_counts(self.index, self.offsets, checked_labels(labels, classes), classes)
 
     def hash(self) -> str:
         """sha256 over who holds what; the same whichever way it was drawn."""
@@ -231,8 +227,9 @@ def _deal(asked: Spec, y: Ints, clients: int, classes: int, seed: int) -> draws.
 
 def lists_of(pool: Ints, owner: Ints, clients: int) -> Lists:
     """Positions grouped by owner, each client's in the order of the pool; negative owners get left out."""
-    kept = owner >= 0
-    pool, owner = pool[kept], owner[kept]
+    if len(owner) and owner.min() < 0:
+        kept = owner >= 0
+        pool, owner = pool[kept], owner[kept]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=clients))]).astype(np.int64)
     return Lists(pool[np.argsort(owner, kind="stable")], offsets)
 
@@ -299,7 +296,7 @@ def checked_labels(labels: npt.NDArray[Any], classes: int) -> Ints:
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise PartitionError(f"labels have shape {y.shape} and type {y.dtype}; give one whole number per sample")
     with np.errstate(invalid="ignore"):
-        whole = y.astype(np.int64)
+        whole = y.astype(np.int64, copy=False)
     if len(bad := np.flatnonzero((whole != y) | (whole < 0) | (whole >= classes))):
         raise PartitionError(
             f"label {y[bad[0]]} at sample {bad[0]} is not a class; labels must be whole numbers from 0 to {classes - 1}"

@@ -85,7 +85,7 @@ def _dealt(
                 "give both or a share such as 0.3"
             )
         return _by_group(p, np.asarray(group), np.asarray(group_test), len(test_labels))
-    return _by_label(p, p.counts(labels), checked_labels(test_labels, p.classes), seed)
+    return _by_label(p, checked_labels(labels, p.classes), checked_labels(test_labels, p.classes), seed)
 
 
 def _by_group(p: Partition, group: Labels, group_test: Labels, tests: int) -> Lists:
@@ -106,32 +106,44 @@ def _by_group(p: Partition, group: Labels, group_test: Labels, tests: int) -> Li
     return lists_of(np.arange(tests, dtype=np.int64), owner, len(p))
 
 
-def _by_label(p: Partition, counts: Ints, test_labels: Ints, seed: int) -> Lists:
+def _by_label(p: Partition, labels: Ints, test_labels: Ints, seed: int) -> Lists:
     """Each class's test samples in proportion to the clients' training samples of that class."""
-    pool, owner = [], []
+    pool, owner = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     due = np.zeros(len(p))  # test samples a client should have more, by the exact shares so far
-    for c, positions in enumerate(class_lists(test_labels, p.classes)):
-        held = counts[:, c]
-        if len(positions) == 0 or held.sum() == 0:
+    client = np.repeat(np.arange(len(p)), p.sizes())
+    samples = class_lists(labels[p.index], p.classes)
+    for c, (mine, positions) in enumerate(zip(samples, class_lists(test_labels, p.classes), strict=True)):
+        if len(positions) == 0 or len(mine) == 0:
             continue
+        who, held = np.unique(client[mine], return_counts=True)  # clients without the class get none of it
         exact = len(positions) * held / held.sum()
-        mine = _largest_remainder(held, len(positions), due + exact)
-        due += exact - mine
+        given = _largest_remainder(held, len(positions), due[who] + exact)
+        due[who] += exact - given
         shuffle = torch.randperm(len(positions), generator=stream(seed, "split", "test", c)).numpy()
         pool.append(positions[shuffle])
-        owner.append(np.repeat(np.arange(len(p)), mine))
-    empty = np.empty(0, dtype=np.int64)
-    return lists_of(np.concatenate([empty, *pool]), np.concatenate([empty, *owner]), len(p))
+        owner.append(np.repeat(who, given))
+    return lists_of(np.concatenate(pool), np.concatenate(owner), len(p))
 
 
 def _largest_remainder(held: Ints, total: int, due: npt.NDArray[np.float64]) -> Ints:
     """`total` in proportion to `held`, in whole numbers; equal remainders go to whoever is due the most."""
     mine, rest = np.divmod(held * total, held.sum())
     left = total - int(mine.sum())
+    more, alike = _least(-rest, left)
     # Rounded, so that float noise does not decide between clients that are due the same.
-    first = np.lexsort((-np.round(due, 6), -rest))[:left]
-    mine[first] += 1
+    by_due, same = _least(-np.round(due[alike], 6), left - len(more))
+    mine[more] += 1
+    mine[alike[by_due]] += 1
+    mine[alike[same[: left - len(more) - len(by_due)]]] += 1
     return mine
+
+
+def _least(values: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
+    """Places of values below the one in place `count` of their order, and of those equal to it; no sort is needed."""
+    if count == 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    edge = np.partition(values, count - 1)[count - 1]
+    return np.flatnonzero(values < edge), np.flatnonzero(values == edge)
 
 
 def _joined(parts: list[Ints]) -> Lists:

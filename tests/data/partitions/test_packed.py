@@ -29,9 +29,11 @@ def test_a_column_that_says_something_else_is_refused(change):
         unpack(pack(np.array([1, 2, 3])) | change)
 
 
-def test_counts_keep_what_is_held_and_no_zeros():
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_counts_keep_what_is_held_and_no_zeros(block, monkeypatch):
     # client 0 holds classes 2, 2, 0; client 1 nothing; client 2 class 1
-    packed_counts = pack_counts(np.array([0, 0, 0, 2]), np.array([2, 2, 0, 1]), 3, 4)
+    monkeypatch.setattr(packed, "BLOCK", block)
+    packed_counts = pack_counts(np.array([4, 0, 1, 3]), np.array([0, 3, 3, 4]), np.array([2, 0, 9, 1, 2]), 4)
     columns = {name: unpack(packed_counts[name]).tolist() for name in ("held", "class", "samples")}
     assert columns == {"held": [2, 0, 1], "class": [0, 2, 1], "samples": [1, 2, 1]}
     table = [[1, 0, 2, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
