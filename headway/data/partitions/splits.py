@@ -13,6 +13,7 @@ from headway.base.errors import PartitionError, nearest
 from headway.base.lazy import torch
 from headway.base.tree import stream
 from headway.data.partitions.draws import NO_CLIENT, class_lists
+from headway.data.partitions.orders import reordered
 from headway.data.partitions.partition import Lists, Partition, checked_labels, lists_of
 
 Ints = npt.NDArray[np.int64]
@@ -47,13 +48,12 @@ def split(
     if word == "shard":
         return Split(whole, _dealt(p, labels, test_labels, seed, group, group_test), "test")
     share = _share(word)
-    train, test = [], []
-    for k, mine in enumerate(p):
-        order = torch.randperm(len(mine), generator=stream(seed, "split", k)).numpy()
-        held_out = int(share * len(mine))  # the share is below 1: one sample at least stays to train on
-        test.append(mine[order[:held_out]])
-        train.append(mine[order[held_out:]])
-    return Split(_joined(train), _joined(test), "train")
+    sizes = p.sizes()
+    held_out = (share * sizes).astype(np.int64)  # the share is below 1: one sample at least stays to train on
+    mixed = reordered(p.index, p.offsets, seed)
+    tests = np.arange(len(mixed)) - np.repeat(p.offsets[:-1], sizes) < np.repeat(held_out, sizes)
+    test, train = Lists(mixed[tests], _offsets(held_out)), Lists(mixed[~tests], _offsets(sizes - held_out))
+    return Split(train, test, "train")
 
 
 def _share(word: str) -> float:
@@ -146,6 +146,5 @@ def _least(values: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
     return np.flatnonzero(values < edge), np.flatnonzero(values == edge)
 
 
-def _joined(parts: list[Ints]) -> Lists:
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return Lists(np.concatenate(parts), offsets)
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(sizes)])
