@@ -41,7 +41,7 @@ def command(**given: Any) -> None:
         drawn.check_place(out, given["overwrite"])
         directory.prepare_folder(out)
         drawn.save(out)
-    emit(given["as_json"], drawn.record(), lambda c: drawn.print(c, out))
+    emit(given["as_json"], drawn.record() if given["as_json"] else None, lambda c: drawn.print(c, out))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A random order of each client's samples, drawn for many clients at a time.
 
-The order of client k is torch.randperm(n_k, generator=stream(seed, "split", k)). A generator costs 15 us, most of it for
-624 words of state of which a short list needs a few. `_bits` computes those few for a block of clients.
+The order of client k is torch.randperm(n_k, generator=stream(seed, "split", k)). A generator costs 15 us, most of it
+for 624 words of state of which a short list needs a few. `_bits` computes those few for a block of clients.
 """
 
 from __future__ import annotations
