@@ -6,8 +6,9 @@
 Every subject is a script of bench/peers/ and runs in a process of its own; a peer has its own virtual environment, made
 here. E is the time of a whole run with an evaluation after every round; W1, W3 and T are seconds a round without one,
 the first round left out. The threads of plain, fluke and pfl are those that are faster, 1 or all cores. Imports and
-reading the data are not timed. Every subject counts samples and steps; a row with other work than the plain loop's says
-so. Flower's clients are one a core; a Ray actor reads the data with its first client, which E includes.
+reading the data are not timed, nor is choosing a layout (tune=True). Every subject counts samples and steps; a row with
+other work than the plain loop's says so. Flower's clients are one a core; a Ray actor reads the data with its first
+client, which is in E. headway evaluates once more at the end of a run, which is in E too.
 """
 
 from __future__ import annotations
@@ -263,12 +264,22 @@ def measured(v: Variant, python: str, w: Workload, folder: Path, args: argparse.
         raise Failed(f"no result after {args.timeout:g} s") from None
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)  # its workers too: they are in the session made for it
-            process.wait()
+            end(process)
     lines = [line for line in out.splitlines() if line.startswith('{"seconds"')]
     if process.returncode or not lines:
         raise Failed(one_line(err or out))
     return json.loads(lines[-1])
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a subject and its workers: they are in the session made for it. Ray ends its own at the first signal."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            continue
+        return
 
 
 def compared(name: str, w: Workload, pythons: dict[str, str], args: argparse.Namespace) -> dict[str, Any]:
@@ -276,6 +287,12 @@ def compared(name: str, w: Workload, pythons: dict[str, str], args: argparse.Nam
     folder = prepare(name, w, args.envs)
     runs: dict[Variant, list[dict[str, Any]]] = {v: [] for v in variants(list(pythons), len(os.sched_getaffinity(0)))}
     errors: dict[str, str] = {}
+    for v in [v for v in runs if SUBJECTS[v.name].tune]:
+        say(f"{name}: {v.name} chooses its layout, once a machine; this is not timed")
+        try:
+            measured(v, pythons[v.name], replace(w, rounds=1), folder, args)
+        except Failed as error:
+            errors[v.name] = str(error)
     slow: set[Variant] = set()
     for repeat in range(args.repeats):
         for v in runs:
