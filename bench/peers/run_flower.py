@@ -65,13 +65,14 @@ def main() -> None:
         )  # fmt: skip
         strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=job.rounds, evaluate_fn=evaluate)
 
-    run_simulation(
+    ray = {"address": "local", "num_cpus": shared.cores(), "log_to_driver": False, "_node_ip_address": "127.0.0.1"}
+    run_simulation(  # on a Ray of its own, whatever else runs on the machine
         server_app=app,
         client_app=flower_client.app(job),
         num_supernodes=len(clients),
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": shared.cores(), "log_to_driver": False, "_node_ip_address": "127.0.0.1"},
+            "init_args": ray,
         },
     )
     whole = clock.whole()
