@@ -11,7 +11,7 @@ from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.server import Server
-from fluke.utils import ServerObserver
+from fluke.utils import FederationObserver
 from torchmetrics import Accuracy
 
 JOB = shared.job()
@@ -38,8 +38,8 @@ class FedAvg(FedAVG):
         return Given
 
 
-class Seen(ServerObserver):
-    """The last accuracy that the server measured."""
+class Seen(FederationObserver):
+    """The last accuracy of the global model."""
 
     accuracy = 0.0
 
