@@ -56,16 +56,18 @@ class Rounds(TrainingProcessCallback):  # type: ignore[misc]
 
 
 class TestSet(CentralEvaluationCallback):  # type: ignore[misc]
-    """After every round, and not before the first, as the others do; the last accuracy is kept."""
+    """After every round as in the others; pfl's own evaluates before the first round instead of after it."""
 
     accuracy = 0.0
 
     def on_train_begin(self, **_: Any) -> Metrics:
         return Metrics()
 
-    def after_central_iteration(self, *args: Any, **kwargs: Any) -> tuple[bool, Metrics]:
-        stop, metrics = super().after_central_iteration(*args, **kwargs)
-        values = {str(name): value for name, value in metrics.to_simple_dict().items()}
+    def after_central_iteration(
+        self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+    ) -> tuple[bool, Metrics]:
+        stop, metrics = self._eval(model)
+        values = metrics.to_simple_dict(to_lowercase=True)
         self.accuracy = next(value for name, value in values.items() if "accuracy" in name)
         return stop, metrics
 
