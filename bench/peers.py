@@ -286,31 +286,32 @@ def compared(name: str, w: Workload, pythons: dict[str, str], args: argparse.Nam
     """All subjects of a workload in turn, `repeats` times."""
     folder = prepare(name, w, args.envs)
     runs: dict[Variant, list[dict[str, Any]]] = {v: [] for v in variants(list(pythons), len(os.sched_getaffinity(0)))}
-    errors: dict[str, str] = {}
+    failed: dict[Variant, str] = {}
     for v in [v for v in runs if SUBJECTS[v.name].tune]:
         say(f"{name}: {v.name} chooses its layout, once a machine; this is not timed")
         try:
             measured(v, pythons[v.name], replace(w, rounds=1), folder, args)
         except Failed as error:
-            errors[v.name] = str(error)
+            failed[v] = str(error)
     slow: set[Variant] = set()
     for repeat in range(args.repeats):
         for v in runs:
-            if v.name in errors or v in slow:
+            if v in failed or v in slow:
                 continue
             try:
                 runs[v].append(measured(v, pythons[v.name], w, folder, args))
                 say(f"{name} {repeat + 1} of {args.repeats}: {v.name}, threads {v.threads}: {runs[v][-1]}")
             except Failed as error:
-                errors[v.name] = str(error)
-                say(f"{name}: {v.name} failed: {error}")
+                failed[v] = str(error)
+                say(f"{name}: {v.name}, threads {v.threads}, failed: {error}")
         if not repeat:
             slow = {v for v in runs if any(hopeless(v, u, runs) for u in runs)}
     best: dict[str, Variant] = {}
     for v, made in runs.items():
-        if v.name not in errors and v not in slow and (v.name not in best or middle(made) < middle(runs[best[v.name]])):
+        if v not in failed and v not in slow and (v.name not in best or middle(made) < middle(runs[best[v.name]])):
             best[v.name] = v
     rows = {n: {"threads": v.threads, "runs": runs[v]} for n, v in best.items()}
+    errors = {v.name: error for v, error in failed.items() if v.name not in best}
     every = {f"{v.name}, threads {v.threads}": made for v, made in runs.items()}
     return {"about": w.about, "rows": rows, "every": every, "errors": errors}
 
