@@ -29,7 +29,7 @@ from headway.engines.choice import engine_for, set_threads
 from headway.engines.memory import keep_freed_memory
 from headway.engines.options import EngineOptions
 from headway.methods import recipe as parse
-from headway.training import rounds
+from headway.training import defaults, rounds
 from headway.training.client import first_client, personal_net
 from headway.training.task import Task
 from headway.training.tuning import layout_for
@@ -81,6 +81,7 @@ class Rounds:
 
     def __init__(self, recipe: str, task: Task, workers: int | None, turns: int):
         set_threads(EngineOptions())
+        task = defaults.by_rule(task)
         task = task.in_layout(layout_for(task))  # as `headway run --tune`
         self.recipe, self.task, self.per_turn = parse(recipe), task, turns
         began = time.perf_counter()

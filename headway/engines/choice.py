@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headway.training.task import Task
 
 __all__ = ["engine_for", "passing_store", "set_threads", "store_for", "workers_beside"]
-WORTH_WORKERS = 2e8  # samples x parameters of a round; below, worker processes cost more time than they save
+WORTH_WORKERS = 8e7  # samples x parameters of a round; below, worker processes cost more time than they save
 
 
 def engine_for(

@@ -15,7 +15,8 @@ from headway.core.state import Broadcast, Client, Report
 from headway.engines.store import ClientStore
 from headway.metrics.accuracy import right_answers
 from headway.models.net import Net, chunks
-from headway.training.client import first_client, personal_net, train_client
+from headway.training.client import first_client, personal_net
+from headway.training.cohort import cohorts, train_cohort
 from headway.training.engine import PersonalResult, Tick
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class LocalEngine:
         return self.store.get(k) or first_client(recipe, task, cast, k)
 
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
-        reports, self._pending = [], []
-        for done, k in enumerate(ids):
-            self.tick(done, len(ids))
-            report, client = train_client(recipe, task, cast, self.client(recipe, task, cast, k))
-            reports.append(report)
-            self._pending.append(client)
+        reports: list[Report] = []
+        self._pending = []
+        for together in cohorts(recipe, task, ids):
+            self.tick(len(reports), len(ids))
+            clients = [self.client(recipe, task, cast, k) for k in together]
+            for report, client in train_cohort(recipe, task, cast, clients):
+                reports.append(report)
+                self._pending.append(client)
         self.tick(len(ids), len(ids))
         return reports
 
@@ -107,8 +110,8 @@ def samples_or_positions(task: Task, held_out: Tensor | None) -> Tensor:
 def part_logits(task: Task, net: Net, part: Tensor, own: bool) -> Tensor:
     """Logits of a chunk of the test set, [B, C]; with `own`, of positions among the clients' own test samples."""
     if not own:
-        return net(part.to(task.device))
-    return net.personal(task.tests.x[part.to(task.tests.x.device)].to(task.device))
+        return net.logits_of(part.to(task.device))
+    return net.logits_of(task.tests.x[part.to(task.tests.x.device)].to(task.device), personal=True)
 
 
 @torch.no_grad()

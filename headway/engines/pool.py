@@ -7,13 +7,7 @@ shared memory. Which worker trains which client, and in which order, does not ch
 from __future__ import annotations
 
 import contextlib
-import copy
-import ctypes
-import multiprocessing
-import os
 import selectors
-import signal
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -37,79 +31,32 @@ from headway.engines.local import (
 )
 from headway.engines.store import ClientStore
 from headway.engines.transport import ALIGN, SharedBuffer
+from headway.engines.worker import GONE, Worker, received
 from headway.models.net import Net, chunks
-from headway.training.client import first_client, train_client
+from headway.training.client import first_client
+from headway.training.cohort import cohorts, train_cohort
 from headway.training.engine import PersonalResult
 
 if TYPE_CHECKING:
     from headway.training.task import Task
 
 SLOT_MODELS = (8, 2)  # size of a buffer in models; the second where memory for the first cannot be mapped
+FEW = 32  # slots where clients train together and units are fewer: for work that takes them one by one
 SPARE_BYTES = 4 * 2**20  # added to each buffer
 AHEAD = 2  # clients given to a worker at a time: the one it trains and the next, so that it never waits
 SMALL = 1 << 15  # bytes that fit into a pipe while the other side does not read
-GONE = (EOFError, OSError)  # raised when reading from the pipe of a dead worker
 MOST_DEATHS = 3  # workers that may die on one client; at this number the run stops
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-ERROR = "error"
 VERBS = {"train": "training", "personal": "personalising", "received": "evaluating", "survey": "surveying"}
+Unit = tuple[int, ...]  # clients that a worker is given together: a cohort, else one
 
 
-class Worker:
-    """A forked process and the pipe to it."""
-
-    def __init__(self, work: Callable[[Connection], None]):
-        self.pipe, theirs = multiprocessing.Pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                self.pipe.close()
-                die_with_parent()
-                work(theirs)
-            except BaseException as error:
-                send_error(theirs, error)
-            finally:
-                os._exit(0)
-        theirs.close()
-
-    def send(self, message: Any) -> None:
-        """Send a message. That a worker is dead is detected when its answer is read."""
-        with contextlib.suppress(OSError):
-            self.pipe.send(message)
-
-    def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self.pipe.close()
-            os.kill(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+def alone(ids: Sequence[int]) -> list[Unit]:
+    return [(k,) for k in ids]
 
 
-def send_error(pipe: Connection, error: BaseException) -> None:
-    """Send an error to the run with its traceback; an error that cannot be pickled is sent as text."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        copy.copy(error)  # calls the constructor as unpickling does, and so fails here if unpickling would fail
-        pipe.send((ERROR, error, trace))
-    except Exception:
-        pipe.send((ERROR, RuntimeError(f"{type(error).__name__}: {error}"), trace))
-
-
-def received(pipe: Connection) -> Any:
-    """The worker's answer. An error of the worker is raised here, with the worker's traceback as its cause."""
-    answer = pipe.recv()
-    if answer[0] == ERROR:
-        raise answer[1] from RuntimeError(f"in a worker:\n{answer[2]}")
-    return answer
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this worker when the run ends; ignore SIGINT and SIGTERM, which the run handles."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch.set_num_threads(1)
+def named(unit: Unit) -> str:
+    """The clients of a unit in a message."""
+    return f"client {unit[0]}" if len(unit) == 1 else f"the {len(unit)} clients {unit[0]}, {unit[1]}, ..."
 
 
 class PoolEngine(LocalEngine):
@@ -128,8 +75,11 @@ class PoolEngine(LocalEngine):
         self.say, self._deaths = say, 0
         self.recipe, self.task = recipe, task
         model = task.first_params(recipe).nbytes() + task.first_stats(recipe).nbytes()
-        self.most = len(task.everyone() if recipe.trains_everyone else task.sampling(0))
-        self.cast_buffer, *buffers = shared_buffers(1 + workers * AHEAD + self.most, model)
+        ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
+        units = cohorts(recipe, task, ids)
+        together = max(map(len, units))
+        self.most = len(ids) if together == 1 else max(len(units), min(len(ids), FEW))
+        self.cast_buffer, *buffers = shared_buffers(1 + workers * AHEAD + self.most, model * together)
         self.inboxes = [buffers[w * AHEAD : (w + 1) * AHEAD] for w in range(workers)]
         self.slots = buffers[workers * AHEAD :]
         self.workers = [Worker(self._work(w)) for w in range(workers)]
@@ -164,31 +114,39 @@ class PoolEngine(LocalEngine):
                     pipe.send((rest[0], self.inboxes[number][0].pack(answer)))
                     continue
                 if kind == "survey":
-                    k, slot = rest[:2]
-                    pipe.send((k, slot, self.slots[slot].pack(surveyed(self.recipe, task, net, k))))
+                    unit, slot = rest[:2]
+                    pipe.send((unit, slot, self.slots[slot].pack(surveyed(self.recipe, task, net, unit[0]))))
                     continue
-                k, slot, inbox, message, how = rest
+                unit, slot, inbox, message, how = rest
                 assert cast is not None
-                kept = self.inboxes[number][inbox].unpack(message, device=task.device) if message else None
-                client = Client(**kept) if kept else first_client(self.recipe, task, cast, k)
-                pipe.send((k, slot, self._answer(task, kind, cast, client, self.slots[slot], how)))
+                kept = (
+                    self.inboxes[number][inbox].unpack(message, device=task.device) if message else [None] * len(unit)
+                )
+                clients = [
+                    Client(**state) if state else first_client(self.recipe, task, cast, k)
+                    for k, state in zip(unit, kept, strict=True)
+                ]
+                pipe.send((unit, slot, self._answer(task, kind, cast, clients, self.slots[slot], how)))
 
         return work
 
-    def _answer(self, task: Task, kind: str, cast: Broadcast, client: Client, slot: SharedBuffer, how: Any) -> bytes:
+    def _answer(
+        self, task: Task, kind: str, cast: Broadcast, clients: Sequence[Client], slot: SharedBuffer, how: Any
+    ) -> bytes:
         if kind == "train":
-            report, after = train_client(self.recipe, task, cast, client, own_memory=False)
-            return slot.pack({"report": report, "client": after})
+            return slot.pack(train_cohort(self.recipe, task, cast, clients, own_memory=False))
         phases = self._phases if kind == "personal" else []
-        return slot.pack(evaluate_personal(self.recipe, task, cast, client, phases, keep=bool(how)))
+        return slot.pack(evaluate_personal(self.recipe, task, cast, clients[0], phases, keep=bool(how)))
 
     # ---- in the run
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
         self._pending = []
-        for _, value in self._spread("train", ("cast", self.cast_buffer.pack(cast)), ids, None):
-            reports.append(Report(**value["report"]))
-            self._pending.append(Client(**value["client"]))
+        units = cohorts(recipe, task, ids)
+        for _, answers in self._spread("train", ("cast", self.cast_buffer.pack(cast)), units, None):
+            for report, client in answers:
+                reports.append(Report(**report))
+                self._pending.append(Client(**client))
         return reports
 
     def commit(self) -> None:
@@ -203,15 +161,15 @@ class PoolEngine(LocalEngine):
         for start in range(0, len(ids), self.most):
             part = ids[start : start + self.most]
             opened = ("cast", self.cast_buffer.pack(cast))
-            results = [PersonalResult(**v) for _, v in self._spread("personal", opened, part, keep)]
+            results = [PersonalResult(**v) for _, v in self._spread("personal", opened, alone(part), keep)]
             yield from sorted(results, key=lambda r: r.client)
 
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
         correct: dict[int, int] = {}
         for start in range(0, len(ids), self.most):
             opened = ("cast", self.cast_buffer.pack(cast))
-            part = self._spread("received", opened, ids[start : start + self.most], None)
-            correct |= {k: PersonalResult(**v).last for k, v in part}
+            part = self._spread("received", opened, alone(ids[start : start + self.most]), None)
+            correct |= {k: PersonalResult(**v).last for (k,), v in part}
         return {k: correct[k] for k in ids}
 
     def survey(self, recipe: Recipe, task: Task, net: Net) -> Iterator[dict[str, Any]]:
@@ -220,8 +178,8 @@ class PoolEngine(LocalEngine):
         for start in range(0, len(ids), self.most):
             part = ids[start : start + self.most]
             opened = ("net", self.cast_buffer.pack({"spec": net.head.spec, "tensors": net.tensors()}))
-            answers = dict(self._spread("survey", opened, part, None))
-            yield from (answers[k] for k in part)
+            answers = dict(self._spread("survey", opened, alone(part), None))
+            yield from (answers[(k,)] for k in part)
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
@@ -265,36 +223,37 @@ class PoolEngine(LocalEngine):
         self._stop_workers()
         self.workers = [Worker(self._work(w)) for w in range(count)]
 
-    def _spread(self, kind: str, opened: Any, ids: Sequence[int], how: Any) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Distribute the clients over the workers, largest first; yield (client, result) as they finish.
+    def _spread(self, kind: str, opened: Any, units: Sequence[Unit], how: Any) -> Iterable[tuple[Unit, Any]]:
+        """Distribute the clients over the workers, largest units first; yield (unit, result) as they finish.
 
-        A worker that dies is replaced, and its client starts again. `opened` is the first message to every worker: the
+        A worker that dies is replaced, and its unit starts again. `opened` is the first message to every worker: the
         broadcast, or a net.
         """
-        slot_of = {k: slot for slot, k in enumerate(ids)}
-        queue = sorted(ids, key=lambda k: (self.task.data.size(k), k))  # popped from the end
+        slot_of = {unit: slot for slot, unit in enumerate(units)}
+        queue = sorted(units, key=lambda unit: (sum(map(self.task.data.size, unit)), unit))  # popped from the end
+        clients = sum(map(len, units))
         tick = self.tick if kind != "received" else lambda done, total: None
-        at_work: dict[int, list[tuple[int, int]]] = {w: [] for w in range(len(self.workers))}  # (client, inbox)
-        deaths: dict[int, int] = {}
+        at_work: dict[int, list[tuple[Unit, int]]] = {w: [] for w in range(len(self.workers))}  # (unit, inbox)
+        deaths: dict[Unit, int] = {}
         done = 0
 
         def give(w: int) -> None:
-            """Give an idle worker a client, and a second one in advance while more are left than all workers can hold.
+            """Give an idle worker a unit, and a second one in advance while more are left than all workers can hold.
 
             A worker does not read while it trains, so a message sent in advance must fit into the pipe; otherwise
             worker and run would wait for each other.
             """
             held = at_work[w]
             while queue and (not held or (len(held) < AHEAD and len(queue) > AHEAD * len(self.workers))):
-                k = queue.pop()
+                unit = queue.pop()
                 inbox = next(i for i in range(AHEAD) if i not in [taken for _, taken in held])
-                client = self.store.get(k) if kind != "survey" else None
-                message = self.inboxes[w][inbox].pack(client) if client is not None else b""
+                states = [self.store.get(k) for k in unit] if kind != "survey" else []
+                message = self.inboxes[w][inbox].pack(states) if any(state is not None for state in states) else b""
                 if held and len(message) > SMALL:
-                    queue.append(k)
+                    queue.append(unit)
                     return
-                held.append((k, inbox))
-                self.workers[w].send((kind, k, slot_of[k], inbox, message, how))
+                held.append((unit, inbox))
+                self.workers[w].send((kind, unit, slot_of[unit], inbox, message, how))
 
         with selectors.DefaultSelector() as ready:
             for w, worker in enumerate(self.workers):
@@ -302,17 +261,17 @@ class PoolEngine(LocalEngine):
                 worker.send(opened)
                 give(w)
             while any(at_work.values()):
-                tick(done, len(ids))
+                tick(done, clients)
                 for key, _ in ready.select(timeout=0.5):
                     w = key.data
                     try:
-                        k, slot, message = received(self.workers[w].pipe)
+                        unit, slot, message = received(self.workers[w].pipe)
                     except GONE:
                         lost = [held for held, _ in at_work[w]]
                         if lost:  # the first was being worked on; the second had not been started
                             deaths[lost[0]] = deaths.get(lost[0], 0) + 1
-                            work = f"{VERBS[kind]} client {lost[0]}"
-                            self._on_worker_death(work, deaths[lost[0]], "a new worker starts this client again")
+                            work = f"{VERBS[kind]} {named(lost[0])}"
+                            self._on_worker_death(work, deaths[lost[0]], "a new worker starts it again")
                         else:
                             self._on_worker_death("waiting", 0, "a new worker replaces it")
                         queue += reversed(lost)
@@ -325,10 +284,10 @@ class PoolEngine(LocalEngine):
                         continue
                     at_work[w].pop(0)
                     give(w)
-                    done += 1
+                    done += len(unit)
                     # no copy in training: the round's reports are used up before the next round overwrites the slots
-                    yield k, self.slots[slot].unpack(message, copy=kind != "train")
-        tick(done, len(ids))
+                    yield unit, self.slots[slot].unpack(message, copy=kind != "train")
+        tick(done, clients)
 
     def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
         """The same as in one process, the chunks computed in the workers."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headway.base.tree import stream
 from headway.core.recipe import Recipe
 from headway.core.state import Server
-from headway.models.net import Net, chunks, normalises_by_batch
+from headway.models.net import Net, normalises_by_batch
 from headway.training import rounds
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def right_answers(net: Net, x: Tensor, y: Tensor, personal: bool = False) -> tup
     if not len(y):
         return torch.zeros(0, dtype=torch.bool), 0.0
     net.eval()
-    z = torch.cat([net.personal(xb) if personal else net(xb) for xb in chunks(x)])[: len(y)]  # [N, C]
+    z = net.logits_of(x, personal)  # [N, C]
     return z.argmax(1) == y, float(F.cross_entropy(z, y))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from headway.models.native.build import compiled_body
 
 RUNNING, COUNTER = ("running_mean", "running_var"), "num_batches_tracked"
 SECTIONS = ("body", "head")
+WHOLE = 512  # samples of a part of a set, which one worker evaluates
 COMPILED, NATIVE = "+compile", "+native"  # suffixes of a layout's name
 
 
@@ -63,7 +65,7 @@ def moved_by_training(net: Net, shape: tuple[int, ...]) -> frozenset[str]:
     return frozenset(moved)
 
 
-def chunks(x: Tensor, batch: int = 512) -> tuple[Tensor, ...]:
+def chunks(x: Tensor, batch: int = WHOLE) -> tuple[Tensor, ...]:
     """Parts of nearly equal size for evaluation. A single sample is repeated, as batch statistics need two values."""
     if len(x) == 1:
         x = x.repeat(2, *([1] * (x.ndim - 1)))
@@ -94,6 +96,7 @@ class Net(nn.Module):
         self.body, self.head, self.classes = body, head, classes
         self.inputs = nn.Identity() if inputs is None else inputs
         self.channels_last = False  # memory layout of images and filters; faster for some bodies (tuning.py)
+        self.chunk = WHOLE  # samples that are evaluated at once (training/defaults.py)
         self.compiled_batch = 0  # the size of batches that are trained by torch.compile; 0: none
         self.moving: frozenset[str] = frozenset()  # buffers of the body that training changes, like running means
         self._parts: Parts | None = None
@@ -143,11 +146,17 @@ class Net(nn.Module):
         return z  # [B, C]
 
     @torch.no_grad()
-    def features_of(self, x: Tensor, batch: int = 512) -> Tensor:
+    def logits_of(self, x: Tensor, personal: bool = False) -> Tensor:
+        """Logits of a whole set, [N, C], in chunks, without gradient; the net must be in eval mode."""
+        predict = self.personal if personal else self
+        return torch.cat([predict(part) for part in chunks(x, self.chunk)])[: len(x)]
+
+    @torch.no_grad()
+    def features_of(self, x: Tensor) -> Tensor:
         """Features of a whole set, computed in eval mode, without gradient, in chunks; the modes are restored."""
         modes = {m: m.training for m in self.modules()}
         self.eval()
-        h = torch.cat([self.features(part) for part in chunks(x, batch)])[: len(x)]
+        h = torch.cat([self.features(part) for part in chunks(x, self.chunk)])[: len(x)]
         for module, mode in modes.items():
             module.training = mode
         return h  # [n, d]
@@ -197,6 +206,16 @@ class Net(nn.Module):
             p = Parts(self.body, self.head, self._thawed, params, running, local, buffers, modules, plain, norms)
             self._parts = p
         return p
+
+    @contextlib.contextmanager
+    def params_read_as(self, params: Mapping[str, Tensor]) -> Iterator[None]:
+        """`params()` and `trainable()` are these tensors, which stand in for the net's own (torch.func)."""
+        own = self.parts()
+        self._parts = replace(own, params={**own.params, **params})  # type: ignore[dict-item]
+        try:
+            yield
+        finally:
+            self._parts = own
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters by name."""

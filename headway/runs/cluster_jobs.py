@@ -33,6 +33,7 @@ from headway.runs.lock import locked
 from headway.runs.options import Options
 from headway.runs.runner import Stopped, execute, notes_of
 from headway.runs.tracking import replay
+from headway.training import defaults
 from headway.training.task import Task
 from headway.training.tuning import layout_for
 
@@ -65,6 +66,7 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
     set_threads(options)
     threads, say = torch.get_num_threads(), options.progress.say
     device = jobs[0].task.accelerator
+    jobs = [replace(job, task=defaults.by_rule(job.task)) for job in jobs]
     if options.tune:  # chosen here once: all workers must use the same layout
         jobs = [replace(job, task=job.task.in_layout(layout_for(job.task, say=say))) for job in jobs]
     for note in dict.fromkeys(note for job in jobs for note in notes_of(job.recipe, job.task)):
@@ -124,7 +126,7 @@ class Runner:
             _, task = self._builder.build(job)
             with tempfile.TemporaryDirectory(prefix="headway-run-") as folder:
                 options = Options(**{key: job[key] for key in ("device", "threads", "store", "watch")})
-                run = execute(job["text"], task.settings, Path(folder) / "run", options, task=task)
+                run = execute(job["text"], task.settings, Path(folder) / "run", options, task=task, ways=job)
                 return "", 0, files_of(run.path)
         except HeadwayError as error:
             return f"on node {platform.node()}: {error}", error.exit_code, []

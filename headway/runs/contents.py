@@ -20,11 +20,12 @@ from headway.data.partitions.packed import FEW, checksum
 from headway.methods.recorded_plugins import of_this_process
 from headway.runs.directory import FORMAT, OWN_FILES, OWN_FOLDERS, write_json
 from headway.runs.identity import plugins_of
+from headway.training import defaults
 
 if TYPE_CHECKING:
     from headway.core.recipe import Recipe
     from headway.runs.options import Options
-    from headway.training.task import Task
+from headway.training.task import Task
 
 TASK_FILES = ("partition.json", "sampling.json")
 OWN_SUFFIXES = (".safetensors", ".json", ".png", ".csv", ".tmp")
@@ -53,7 +54,7 @@ def config_of(
         "settings": task.settings.model_dump(),
         "options": {
             "device": options.device, "threads": torch.get_num_threads(), **options.record(),
-            "store": options.store, "layout": task.layout,
+            "store": options.store, **defaults.record(task),
         },
         "objects": list(dict.fromkeys((*objects, *registered))),
         **({"registered": registered} if registered else {}),

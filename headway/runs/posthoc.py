@@ -35,7 +35,7 @@ from headway.runs.finish import Outcome, calibration_note
 from headway.runs.options import Options
 from headway.runs.rebuild import recorded_recipe, unchanged_task
 from headway.runs.run import Run
-from headway.training import rounds
+from headway.training import defaults, rounds
 from headway.training.task import Task
 
 
@@ -83,8 +83,9 @@ def recipe_and_task(run: Run, task: Task | None = None) -> tuple[Recipe, Task]:
     recipe = recorded_recipe(run.path, config)
     set_threads(Options(threads=config["options"]["threads"]))
     task, _ = unchanged_task(run.path, config, recipe, task, config["options"]["device"])
-    layout = config["options"].get("layout", task.layout).partition("+")[0]  # without what not every machine can do
-    return recipe, task.in_one_process().in_layout(layout)
+    options = dict(config["options"])
+    options["layout"] = options.get("layout", "channels_first").partition("+")[0]  # what not every machine can do
+    return recipe, defaults.as_recorded(task.in_one_process(), options)
 
 
 def load(path: Path, say: Say = silent, task: Task | None = None) -> Saved:

@@ -48,7 +48,7 @@ from headway.runs.options import Options, Progress
 from headway.runs.rebuild import REPEAT_THE_CALL, recorded_recipe, unchanged_task
 from headway.runs.run import Run
 from headway.runs.tracking import Trackers
-from headway.training import rounds
+from headway.training import defaults, rounds
 from headway.training.settings import Settings
 from headway.training.task import Task, build
 from headway.training.tuning import layout_for
@@ -82,10 +82,12 @@ def execute(
     *,
     task: Task | None = None,
     objects: Sequence[str] = (),
+    ways: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run a recipe on a task into a directory. An unfinished run of the same request is continued.
 
-    `objects` are those of data and model that the task has as Python objects, which no config.json can name.
+    `objects` are those of data and model that the task has as Python objects, which no config.json can name. `ways`:
+    layout, chunk and cohort where they are chosen already (training/defaults.py).
     """
     options = options or Options()
     say = options.progress.say
@@ -106,6 +108,7 @@ def execute(
             return continue_run(Run(out), parsed, task, identity, options)
         if state == "finished":
             say(f"note: {out} holds this run, finished; it runs again")
+        task = defaults.by_rule(task) if ways is None else defaults.as_recorded(task, ways)
         if options.tune:
             task = task.in_layout(layout_for(task, say=say))
             say(f"note: of the ways to train this model here, {task.layout} is taken")
@@ -199,7 +202,7 @@ def continue_run(run: Run, recipe: Recipe, task: Task, identity: Mapping[str, An
         say("note: what is watched was chosen when this run began, and stays so")
     options = options.continuing(begun)
     set_threads(options)
-    task = task.in_layout(begun.get("layout", task.layout))
+    task = defaults.as_recorded(task, begun)
     repair_task_files(run.path, task, say)
     if is_finished(run.path):
         return run

@@ -54,9 +54,22 @@ def _kernel(group: ParameterGroup, moved: Sequence[tuple[str, Tensor]], first: b
     if first and group.momentum:
         group.buffers |= {name: torch.empty_like(g) for (name, _), g in zip(moved, grads, strict=True)}
     buffers = [group.buffers[name] for name, _ in moved] if group.momentum else []
+    fused_sgd(params, grads, buffers, group.lr, group.momentum, group.weight_decay, first)
+
+
+def fused_sgd(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    lr: float,
+    momentum: float,
+    decay: float,
+    first: bool,
+) -> None:
+    """One step of these parameters by torch's kernel; in the first one it writes the buffers."""
     torch._fused_sgd_(
-        params, grads, buffers, weight_decay=group.weight_decay, momentum=group.momentum, lr=group.lr, dampening=0.0,
-        nesterov=False, maximize=False, is_first_step=first and group.momentum != 0, grad_scale=None, found_inf=None,
+        params, grads, buffers, weight_decay=decay, momentum=momentum, lr=lr, dampening=0.0, nesterov=False,
+        maximize=False, is_first_step=first and momentum != 0, grad_scale=None, found_inf=None,
     )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from headway.data import Dataset, augment, load
 from headway.data.partitions.partition import Lists, Partition, draw
 from headway.data.partitions.splits import Split, split
 from headway.models import MODELS, heads, native, pretrained
-from headway.models.net import NATIVE, Net, Normalise
+from headway.models.net import NATIVE, WHOLE, Net, Normalise
 from headway.training.devices import all_gpus, resolve_device, uploaded
-from headway.training.nets import kept_net, share_nets
+from headway.training.nets import kept, share_nets
 from headway.training.parts import MakeBody, augment_for, auto_model, body_maker, chosen_tests, merged, renormalised
 from headway.training.sampling import first_of_randperm
 from headway.training.settings import Settings
@@ -43,6 +43,10 @@ class ClientData:
     def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
         i = torch.from_numpy(np.ascontiguousarray(self.parts[k])).to(self.x.device)
         return self.x.index_select(0, i), self.y.index_select(0, i)
+
+    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """(x, y, rows): tensors that hold the samples of these clients, and where those of each are."""
+        return self.x, self.y, [torch.from_numpy(np.ascontiguousarray(self.parts[k])) for k in ids]
 
     def size(self, k: int) -> int:
         return int(self.parts.offsets[k + 1] - self.parts.offsets[k])
@@ -62,6 +66,8 @@ class Task:
     tests: ClientData
     augment: augment.Augment
     layout: str = "channels_first"  # of images in memory (tuning.py)
+    chunk: int = WHOLE  # samples that are evaluated at once
+    cohort: int = 1  # clients that train together at most (cohort.py)
     gpus: tuple[torch.device, ...] = ()  # if there are several: one worker each, and the run itself uses the CPU
 
     # ---- settings and data, as hooks and the training loop read them
@@ -136,7 +142,7 @@ class Task:
     def working_net(self, recipe: Recipe) -> Net:
         """A net that is made once and reused; the caller must load all of its parameters and statistics."""
         key = f"working {json.dumps(recipe.head(), sort_keys=True)}"
-        net = kept_net(self, key, lambda: self.net(recipe)).set_mode(body=True, head=True, rest=True)
+        net = kept(self, key, lambda: self.net(recipe)).set_mode(body=True, head=True, rest=True)
         return net.load(self._template(recipe.head()).frozen()) if recipe.acting("equip") else net
 
     def first_params(self, recipe: Recipe) -> Tree:
@@ -151,11 +157,13 @@ class Task:
 
     def first_personal(self, recipe: Recipe) -> Tree:
         """The first values of a client's personal tensors."""
+        if not recipe.acting("share"):
+            return Tree()  # everything is shared
         parts = self._template(recipe.head()).parts()
         return (Tree(parts.params) | parts.running).only(lambda name: not recipe.share(name)).copy()
 
     def _template(self, spec: dict[str, Any]) -> Net:
-        return kept_net(self, json.dumps(spec, sort_keys=True), lambda: self._built(spec))
+        return kept(self, json.dumps(spec, sort_keys=True), lambda: self._built(spec))
 
     def _built(self, spec: dict[str, Any]) -> Net:
         body, native = self.make_body()
@@ -166,6 +174,7 @@ class Task:
         d = self.dataset
         inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
         net = Net(body, head, self.classes, inputs).to(self.device).find_moving_buffers(tuple(d.shape))
+        net.chunk = self.chunk
         return net.set_layout(self.layout, self.batch_size)
 
     def in_layout(self, layout: str) -> Task:

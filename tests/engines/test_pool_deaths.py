@@ -131,12 +131,12 @@ def ends_its_worker(*args, **given):
 def test_a_client_that_ends_every_worker_stops_the_run_in_one_sentence_and_it_can_be_resumed(tmp_path, monkeypatch):
     s = settings({"clients": 4, "rounds": 2, "train_size": 200, "test_size": 80, "model": "mlp_small"})
     whole, out = execute("scaffold", s, tmp_path / "whole").path, tmp_path / "run"
-    train = pool.train_client
+    train = pool.train_cohort
 
-    def train_all_but_2(recipe, task, cast, client, **given):
-        return ends_its_worker() if client.id == 2 else train(recipe, task, cast, client, **given)
+    def train_all_but_2(recipe, task, cast, clients, **given):
+        return ends_its_worker() if clients[0].id == 2 else train(recipe, task, cast, clients, **given)
 
-    monkeypatch.setattr(pool, "train_client", train_all_but_2)
+    monkeypatch.setattr(pool, "train_cohort", train_all_but_2)
     sentence = (
         "engine=local: 3 worker processes died while training client 2; the machine may be out of memory: give fewer "
         "workers or more memory, then headway.resume(run) continues the run"
@@ -144,7 +144,7 @@ def test_a_client_that_ends_every_worker_stops_the_run_in_one_sentence_and_it_ca
     with pytest.raises(EngineError) as told:
         execute("scaffold", s, out, Options(workers=2))
     assert (str(told.value), told.value.exit_code) == (sentence, 2)
-    monkeypatch.setattr(pool, "train_client", train)
+    monkeypatch.setattr(pool, "train_cohort", train)
     resume(out, Options(workers=2))
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
@@ -173,6 +173,6 @@ def test_a_workers_error_with_a_constructor_of_its_own_keeps_its_words(task, mon
     def fails(*args, **given):
         raise Oops(1, 2)
 
-    monkeypatch.setattr(pool, "train_client", fails)
+    monkeypatch.setattr(pool, "train_cohort", fails)
     with closing(PoolEngine(parse("fedavg"), task, 2)) as engine, pytest.raises(RuntimeError, match="layer 1 saw 2"):
         rounds.run(parse("fedavg"), task, engine, 1)

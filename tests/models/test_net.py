@@ -34,7 +34,8 @@ def test_features_of_a_whole_set_are_in_eval_mode_and_the_modes_come_back() -> N
     made.train()
     made.head.eval()
     before = made.stats()
-    h = made.features_of(X, batch=2)
+    made.chunk = 2
+    h = made.features_of(X)
     assert [m.training for m in (made.body, made.body.bn, made.head)] == [True, True, False]
     assert all(torch.equal(v, before[name]) for name, v in made.stats().items())
     assert torch.allclose(h, made.eval().features(X))

@@ -42,7 +42,8 @@ def test_config_holds_what_is_needed_to_run_it_again(made):
     assert config["recipe"] == "fedavg"
     assert config["settings"]["rounds"] == 3
     assert config["settings"]["model"] == "mlp_small"
-    how = {"device": "cpu", "threads": 1, "engine": "local", "store": "auto", "layout": "channels_first"}
+    how = {"device": "cpu", "threads": 1, "engine": "local", "store": "auto"}
+    how |= {"layout": "channels_first", "chunk": 512, "cohort": 1}
     assert config["options"] == how
     assert set(config["versions"]) == {"headway", "python", "torch", "numpy", "machine"}
     assert config["command"][:3] == ["headway", "run", "fedavg"]

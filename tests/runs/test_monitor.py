@@ -28,7 +28,7 @@ from headway.runs.tracking import Trackers, numbers
 from headway.runs.watched import WATCHED
 from headway.training import rounds
 from headway.training.client import train_client
-from headway.training.nets import kept_net
+from headway.training.nets import kept
 from headway.training.settings import settings
 
 TASK = {"clients": 3, "rounds": 3, "train_size": 150, "test_size": 60, "model": "mlp_small", "partition": "dir(0.1)"}
@@ -222,7 +222,7 @@ def test_local_models_are_those_that_were_trained(text: str) -> None:
         k = report.client
         seen = watcher.statistics(cast, report)
         train_client(recipe, task, cast, before[k], own_memory=False)
-        net = kept_net(task, f"working {json.dumps(recipe.head(), sort_keys=True)}", lambda: task.net(recipe)).eval()
+        net = kept(task, f"working {json.dumps(recipe.head(), sort_keys=True)}", lambda: task.net(recipe)).eval()
         wanted = statistics_of(net, k, seen.counts, task.data[k], watcher.test)
         for name in ("rows", "raw", "seen", "norm_sums"):
             assert torch.equal(getattr(seen, name).nan_to_num(), getattr(wanted, name).nan_to_num()), (k, name)

@@ -10,7 +10,7 @@ from toy import skewed
 
 from headway.methods import recipe as parse
 from headway.models.net import Net
-from headway.training.nets import kept_net, share_nets
+from headway.training.nets import kept, share_nets
 
 
 def test_a_task_holds_no_net() -> None:
@@ -51,5 +51,5 @@ def test_sharing_before_the_first_net_works_too() -> None:
     one = Owner()
     other = share_nets(one, Owner())
     net = skewed(3, train_size=90).net(parse("fedavg"))
-    assert kept_net(other, "k", lambda: net) is net
-    assert kept_net(one, "k", lambda: None) is net  # type: ignore[arg-type, return-value]
+    assert kept(other, "k", lambda: net) is net
+    assert kept(one, "k", lambda: None) is net  # type: ignore[arg-type, return-value]

@@ -15,7 +15,7 @@ from headway.analysis.diagnostics.subject import Subject
 from headway.analysis.plotting.style import COLOURS, Floats, blank, heat_map, label, tick_names
 from headway.metrics.accuracy import personal_ids
 from headway.metrics.geometry import finite_or_none
-from headway.models.net import Net, chunks
+from headway.models.net import Net
 from headway.training import rounds
 from headway.training.client import personal_net
 
@@ -75,7 +75,7 @@ def has_global_classifier(subject: Subject) -> bool:
 @torch.no_grad()
 def answers(net: Net, x: Tensor) -> Tensor:
     """The class a client's own model gives, [n]."""
-    return torch.cat([net.personal(part) for part in chunks(x)])[: len(x)].argmax(1)
+    return net.logits_of(x, personal=True).argmax(1)
 
 
 def personal_confusion(subject: Subject) -> Tensor:

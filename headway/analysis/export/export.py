@@ -32,7 +32,7 @@ from headway.base.errors import CheckpointError, ConfigError, ModelError, neares
 from headway.base.serialise import write_atomic
 from headway.base.version import __version__
 from headway.base.wording import option
-from headway.models.net import Net, chunks, normalises_by_batch
+from headway.models.net import Net, normalises_by_batch
 from headway.runs.directory import another_out, check_writable, prepare_folder
 from headway.runs.posthoc import finished
 from headway.runs.rebuild import recorded_recipe, unchanged_task
@@ -294,7 +294,7 @@ def agreed(to: str, data: bytes, chosen: Chosen, task: Task, check: int | None) 
 @torch.no_grad()
 def answers(net: Net, personal: bool, x: Tensor) -> NDArray[Any]:
     net.eval()
-    z = torch.cat([net.personal(part) if personal else net(part) for part in chunks(x)])[: len(x)]  # [N, C]
+    z = net.logits_of(x, personal)  # [N, C]
     array: NDArray[Any] = z.numpy()
     return array
 

@@ -31,6 +31,7 @@ from headway.engines.ray.worker import ClientWorker, Packed, order_of
 from headway.engines.store import ClientStore
 from headway.engines.transport import from_array, to_array
 from headway.models.net import Net, chunks
+from headway.training.cohort import cohorts
 from headway.training.engine import PersonalResult, Say, Tick
 
 if TYPE_CHECKING:
@@ -256,19 +257,17 @@ class RayEngine(LocalEngine):
         reports: list[Report] = []
         self._pending = []
         number, packed = self._broadcast(cast)
-        largest_first = sorted(ids, key=lambda k: (-task.data.size(k), k))
-        answers = self.group.spread(
-            "train",
-            largest_first,
-            lambda k: (number, packed, k, self.shards.train(k), self._state_of(k)),
-            self.tick,
-            "client",
-            self._last_nodes,
-        )
-        for _, answer in answers:
-            value = from_array(answer, task.device)
-            reports.append(Report(**value["report"]))
-            self._pending.append(Client(**value["client"]))
+        units = sorted(cohorts(recipe, task, ids), key=lambda unit: (-sum(map(task.data.size, unit)), unit))
+        keys = [unit[0] if len(unit) == 1 else unit for unit in units]  # a client alone is known by its number
+
+        def args(key: int | tuple[int, ...]) -> tuple[Any, ...]:
+            unit = (key,) if isinstance(key, int) else key
+            return number, packed, unit, *(self.shards.train(k) for k in unit), *(self._state_of(k) for k in unit)
+
+        for _, answer in self.group.spread("train", keys, args, self.tick, "client", self._last_nodes):
+            for report, client in from_array(answer, task.device):
+                reports.append(Report(**report))
+                self._pending.append(Client(**client))
         return reports
 
     def personal(

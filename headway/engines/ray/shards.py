@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,21 +86,26 @@ class Shards:
 
 
 class Shard(ClientData):
-    """A worker's side: the samples of the client it trains."""
+    """A worker's side: the samples of the clients it trains."""
 
-    def __init__(self, packed: Packed | None, device: torch.device) -> None:
+    def __init__(self, packed: Mapping[int, Packed], device: torch.device) -> None:
         self._packed, self._device = packed, device
 
     def __len__(self) -> int:
-        return 1
+        return len(self._packed)
 
     def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
         """The samples as copies, like in the run: other workers read the memory of the object store too."""
-        value = from_array(self._packed, self._device)  # type: ignore[arg-type]
+        value = from_array(self._packed[k], self._device)
         return value["x"], value["y"]
 
     def size(self, k: int) -> int:
         return len(self[k][1])
+
+    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        each = [self[k] for k in ids]
+        rows = torch.arange(sum(len(y) for _, y in each)).split([len(y) for _, y in each])
+        return torch.cat([x for x, _ in each]), torch.cat([y for _, y in each]), list(rows)
 
 
 def outline(dataset: Dataset) -> dict[str, Any]:
@@ -119,12 +124,12 @@ def task_without_data(s: Settings, data: dict[str, Any], device: str) -> Task:
     no_clients = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
     partition = Partition(s.partition, s.seed, *no_clients, data["classes"], "", {})
     where = resolve_device(device)
-    none = Shard(None, where)
+    none = Shard({}, where)
     local = Split(Lists(*no_clients), Lists(*no_clients), "test")
     make_body = body_maker(s, s.model, None, dataset)
     return Task(s, dataset, partition, local, make_body, where, none, none, augment_for(s, dataset))
 
 
-def with_samples(task: Task, train: Packed | None, test: Packed | None = None) -> Task:
-    """The worker's task with one client's samples."""
-    return task.with_data(Shard(train, task.device), Shard(test, task.device))
+def with_samples(task: Task, train: Mapping[int, Packed], test: Mapping[int, Packed] | None = None) -> Task:
+    """The worker's task with the samples of some clients."""
+    return task.with_data(Shard(train, task.device), Shard(test or {}, task.device))

@@ -29,8 +29,9 @@ from headway.engines.transport import from_array, to_array
 from headway.methods import recipe as parse_recipe
 from headway.methods import recorded_plugins
 from headway.models.net import Net
-from headway.training import rounds
-from headway.training.client import first_client, train_client
+from headway.training import defaults, rounds
+from headway.training.client import first_client
+from headway.training.cohort import train_cohort
 from headway.training.settings import Settings, settings
 from headway.training.task import Task, build
 
@@ -52,7 +53,7 @@ def order_of(recipe: Recipe, task: Task, threads: int, whole: bool = False) -> d
         "identity": shared_facts(recipe, task, whole),
         "device": task.accelerator,  # without an index: a worker sees only the GPU reserved for it
         "threads": threads,
-        "layout": task.layout,
+        **defaults.record(task),
         "folder": str(Path.cwd()),  # relative paths of files start here
         "commands": on_command_line(),  # what a message on the worker advises
         "plugins": recorded_plugins.sent(recorded_plugins.used_by(recipe, s.data, s.model, s.partition)),
@@ -96,7 +97,7 @@ class Builder:
             task = build(s, dataset=self._dataset(s), device=order["device"]).for_recipe(recipe)
         else:
             task = task_without_data(s, order["data"], order["device"])
-        task = task.in_layout(order["layout"])
+        task = defaults.as_recorded(task, order)
         here, wanted = shared_facts(recipe, task, whole), order["identity"]
         if differ := [k for k in {**wanted, **here} if here.get(k) != wanted.get(k)]:
             shown = ", ".join(f"{k}: {here.get(k)} there, {wanted.get(k)} here" for k in differ[:3])
@@ -136,11 +137,12 @@ class ClientWorker:
         """Show that the worker is alive."""
         return identify()
 
-    def train(self, number: int, cast: Packed, k: int, data: Packed, client: Packed | None) -> Packed:
-        received = self._cast(number, cast)
-        task = with_samples(self.task, data)
-        report, after = train_client(self.recipe, task, received, self._client(received, k, client), False)
-        return to_array({"report": report, "client": after})
+    def train(self, number: int, cast: Packed, unit: tuple[int, ...], *sent: Packed) -> Packed:
+        """Train the clients of a unit; `sent`: the samples of each, then the state of each or None."""
+        received, count = self._cast(number, cast), len(unit)
+        task = with_samples(self.task, dict(zip(unit, sent[:count], strict=True)))
+        clients = [self._client(received, k, state) for k, state in zip(unit, sent[count:], strict=True)]
+        return to_array(train_cohort(self.recipe, task, received, clients, own_memory=False))
 
     def personal(
         self, number: int, cast: Packed, k: int, data: Packed, test: Packed, client: Packed | None, *how: bool
@@ -154,17 +156,17 @@ class ClientWorker:
         phases = rounds.personal_phases(self.recipe, self.task) if trains else []
         mine = self._client(received, k, client)
         return to_array(
-            evaluate_personal(self.recipe, with_samples(self.task, data, test), received, mine, phases, keep)
+            evaluate_personal(self.recipe, with_samples(self.task, {k: data}, {k: test}), received, mine, phases, keep)
         )
 
     def survey(self, number: int, net: Packed, k: int, data: Packed) -> Packed:
-        return to_array(surveyed(self.recipe, with_samples(self.task, data), self._net(number, net), k))
+        return to_array(surveyed(self.recipe, with_samples(self.task, {k: data}), self._net(number, net), k))
 
     @torch.no_grad()
     def logits(self, number: int, net: Packed, part: Packed, own: bool) -> Packed:
-        x, _ = with_samples(self.task, part).data[0]
+        x, _ = with_samples(self.task, {0: part}).data[0]
         model = self._net(number, net)
-        return to_array({"z": model.personal(x) if own else model(x)})
+        return to_array({"z": model.logits_of(x, personal=own)})
 
     def _cast(self, number: int, packed: Packed) -> Broadcast:
         if number != self._number:
