@@ -33,7 +33,7 @@ from headway.training.task import ClientData, Task
 
 BYTES_TOGETHER = 3 * 2**20  # of the parameters of one cohort: with gradients and momentum they fit the cache
 MOST_TOGETHER, FEWEST_TOGETHER = 256, 8  # fewer gain too little
-MANY = 10_000  # clients that a run trains in all; for fewer, loading what vmap needs (1.3 s) takes longer
+MANY = 2_000  # clients that a run trains in all; for fewer, loading what vmap needs (0.3 s) takes longer
 MOST_WORK = 4e7  # floating-point operations of a client's step; above, one product keeps a core busy
 # Layers that compute each sample by itself, have no state and draw no random numbers.
 LAYERS = (

@@ -126,9 +126,9 @@ def test_tasks_whose_clients_train_alone(layers, more, monkeypatch):
 
 
 def test_a_run_must_train_many_clients():
-    assert cohort_size(task_of(clients=100, rounds=99)) == 1
-    assert cohort_size(task_of(clients=100, rounds=100)) == 163
-    assert cohort_size(task_of(clients=100, rounds=100, sampling=0.5)) == 1
+    assert cohort_size(task_of(clients=20, rounds=99)) == 1
+    assert cohort_size(task_of(clients=20, rounds=100)) == 163
+    assert cohort_size(task_of(clients=20, rounds=100, sampling=0.5)) == 1
 
 
 class Peeking(Piece):
