@@ -156,6 +156,26 @@ def test_a_hook_that_a_trial_finds_unfit_trains_one_by_one(piece):
     assert not batches_together(recipe, task_of())
 
 
+class Counting(Piece):
+    """A client keeps a number, its rounds so far, which differs between clients after the first round."""
+
+    name, slot = "counting", "post"
+
+    def report(self, w, local):
+        rounds_so_far = local.kept.get("rounds", 0) + 1
+        return {"w": w * (1 - 0.01 * rounds_so_far)}, {"rounds": rounds_so_far}
+
+
+def test_a_cohort_whose_notes_differ_in_numbers_trains_one_by_one():
+    recipe, results = REGISTRY.sum_of([Counting()]), []
+    for size in (256, 1):
+        task = task_of(size, clients=20, sampling=0.5)
+        assert size == 1 or batches_together(recipe, task)
+        results.append(rounds.run(recipe, task, LocalEngine(), 4).w)
+    for key, v in results[0].items():
+        torch.testing.assert_close(v, results[1][key], rtol=1e-3, atol=2e-5)
+
+
 def test_a_run_records_its_cohort_and_keeps_it(tmp_path, monkeypatch):
     monkeypatch.setattr(cohort, "MANY", 40)  # 20 clients in 2 rounds
     run = headway.run("scaffold", clients=20, rounds=2, model="mlp_small", out=tmp_path / "r", checkpoint_seconds=0)
