@@ -19,7 +19,7 @@ import time
 import torch
 from torch import nn
 
-from headway.models import body, native
+from headway.models import body, rewrite
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 TURN_SECONDS = 0.1
@@ -35,6 +35,8 @@ def networks() -> dict[str, Case]:
     mlp = nn.Sequential(nn.Linear(3072, 200), nn.ReLU(), nn.Linear(200, 10))
     return {
         "mcmahan_cnn, batch 64": (body("mcmahan_cnn", (3, 32, 32), seed_stream=draw), image(64, 3, 32)),
+        "resnet20, batch 64": (body("resnet20", (3, 32, 32), seed_stream=draw), image(64, 3, 32)),
+        "resnet18, batch 64": (body("resnet18", (3, 32, 32), seed_stream=draw), image(64, 3, 32)),
         "vgg11, batch 32": (body("vgg11", (3, 32, 32), seed_stream=draw), image(32, 3, 32)),
         "MLP 3072-200-10, batch 10": (mlp, torch.randn(10, 3072)),
     }
@@ -47,10 +49,18 @@ def layers() -> dict[str, Case]:
         (32, 3, 64, 32, 3, 1), (32, 64, 128, 16, 3, 1), (32, 256, 256, 8, 3, 1), (32, 512, 512, 2, 3, 1),
     ):  # fmt: skip
         net = nn.Sequential(nn.Conv2d(c, out, k, padding=pad), nn.ReLU(), nn.MaxPool2d(2))
-        x = image(batch, c, side).requires_grad_(c > 3)
-        found[f"conv {c}-{out} {k}x{k}, {side}x{side}, batch {batch}"] = (net, x)
-    for batch in (2, 4, 8, 12):
-        for size in ((3072, 200), (1600, 512), (16384, 16)):
+        found[f"conv {c}-{out} {k}x{k}, pool, {side}x{side}, batch {batch}"] = (
+            net,
+            image(batch, c, side).requires_grad_(c > 3),
+        )
+    for batch in (10, 64):
+        for c, side in ((16, 32), (32, 16), (64, 8), (64, 32), (128, 16), (256, 8), (512, 4), (512, 2)):
+            net, x = nn.Sequential(nn.Conv2d(c, c, 3, padding=1)), image(batch, c, side).requires_grad_()
+            found[f"conv {c}-{c} 3x3, {side}x{side}, batch {batch}"] = (net, x)
+            net = nn.Sequential(nn.BatchNorm2d(c), nn.ReLU())
+            found[f"norm, ReLU {c}, {side}x{side}, batch {batch}"] = (net, image(batch, c, side).requires_grad_())
+    for batch in (2, 4, 8, 12, 16, 32, 64):
+        for size in ((3072, 200), (1600, 512), (16384, 16), (512, 512)):
             net, x = nn.Sequential(nn.Linear(*size)), torch.randn(batch, size[0])
             found[f"linear {size[0]}-{size[1]}, batch {batch}"] = (net, x)
     return found
@@ -65,7 +75,7 @@ def times(net: nn.Module, x: torch.Tensor, turns: int) -> tuple[float, float, fl
     """Milliseconds per step, native and torch; the median of their ratios."""
     net.to(memory_format=torch.channels_last)
     ours = copy.deepcopy(net)
-    native.install(ours, len(x))
+    rewrite.install(ours, tuple(x.shape[1:]), native=True, folded=False)
     found: list[list[float]] = [[], []]
     count = 1
     for turn in range(turns + 2):
@@ -95,7 +105,7 @@ def main() -> None:
     torch.manual_seed(0)
     print(f"{torch.backends.cpu.get_cpu_capability():<40}{'native ms':>12}{'torch ms':>12}{'ratio':>8}")
     for name, (net, x) in (networks() | (layers() if args.layers else {})).items():
-        if not native.applies(net, len(x)):
+        if rewrite.for_training(net) is None:
             print(f"{name:<40}   not used")
             continue
         a, b, ratio = times(net, x, args.turns)

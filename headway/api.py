@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from headway import data as datasets
     from headway.data import Dataset
+    from headway.runs import checks, runner
     from headway.runs import compare as comparing
     from headway.runs import options as run_options
-    from headway.runs import runner
     from headway.runs.compare import Comparison
     from headway.runs.options import Options, Progress
     from headway.runs.run import Run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:  # torch comes with them: recipe and settings are checked before
     nn, datasets, tasks = LazyModule("torch.nn"), LazyModule("headway.data"), LazyModule("headway.training.task")
     comparing, runner = LazyModule("headway.runs.compare"), LazyModule("headway.runs.runner")
-    run_options = LazyModule("headway.runs.options")
+    checks, run_options = LazyModule("headway.runs.checks"), LazyModule("headway.runs.options")
 
 RUNS = Path("runs")
 
@@ -115,6 +115,7 @@ def run(
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
     store: Literal["auto", "memory", "disk"] = "auto",
+    native: Literal["auto", "off"] = "auto",
     tune: bool = False,
     checkpoint_seconds: float = 5.0,
     watch: str | Sequence[str] = (),
@@ -166,6 +167,8 @@ def run(
         engine: Where clients run: this machine, or a Ray cluster. No bit depends on it.
         address: A running Ray cluster, HOST:PORT or auto. None: `engine="ray"` starts a private one.
         store: Where client states are kept. `"auto"`: in memory, then on disk.
+        native: Layers in C++ that is built here: `"auto"` where they help and a compiler is found, `"off"` never;
+            roundings differ.
         tune: Time several ways to run the model and take the fastest; roundings differ between them.
         checkpoint_seconds: Write a checkpoint after a round when the last one is older.
         watch: What to measure on the models at every evaluated round: `"all"`, or names such as `"norms,drift"`.
@@ -193,7 +196,7 @@ def run(
     how = _options(options, changed)
     _check_objects_reach(made, s, how)
     if isinstance(data, str) and isinstance(model, str):
-        runner.check_before_loading(made, s)
+        checks.check_before_loading(made, s)
     built = _task(s, data, model, how)
     folder = Path(out) if out is not None else default_out(_text(given, made), s)
     return replace(runner.execute(made, s, folder, how, task=built, objects=_objects(s, data, model, made)), task=built)
@@ -240,6 +243,7 @@ def compare(
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
     store: Literal["auto", "memory", "disk"] = "auto",
+    native: Literal["auto", "off"] = "auto",
     tune: bool = False,
     checkpoint_seconds: float = 5.0,
     watch: str | Sequence[str] = (),

@@ -79,10 +79,10 @@ class NoSetup:
 class Rounds:
     """Rounds as `headway run` makes them, without evaluation, checkpoints or files."""
 
-    def __init__(self, recipe: str, task: Task, workers: int | None, turns: int):
+    def __init__(self, recipe: str, task: Task, workers: int | None, turns: int, tune: bool = False):
         set_threads(EngineOptions())
         task = defaults.by_rule(task)
-        task = task.in_layout(layout_for(task))  # as `headway run --tune`
+        task = task.in_layout(layout_for(task)) if tune else task  # as `headway run --tune`
         self.recipe, self.task, self.per_turn = parse(recipe), task, turns
         began = time.perf_counter()
         self.engine = engine_for(
@@ -207,7 +207,7 @@ class Peak(NoSetup):
 def subject(name: str, data: str, workers: int | None) -> Subject:
     """A subject by name.
 
-    `anchor:w1`, `anchor:w1:1` on one thread, `headway:w2:moon`, `growth:1000`, `cached:fedrep`, `uncached:fedrep`,
+    `anchor:w1`, `anchor:w1:1` on one thread, `headway:w2:moon`, `tuned:w2:fedavg`, `growth:1000`, `cached:fedrep`, `uncached:fedrep`,
     `ccvr`, `forward`, `peak`.
     """
     kind, _, rest = name.partition(":")
@@ -219,6 +219,7 @@ def subject(name: str, data: str, workers: int | None) -> Subject:
     makers: dict[str, Callable[[], Subject]] = {
         "anchor": lambda: Anchor(rest.partition(":")[0], x, int(rest.partition(":")[2] or count)),
         "headway": lambda: federation(rest, x, workers),
+        "tuned": lambda: federation(rest, x, workers, tune=True),
         # the same number of processes for every N, given explicitly, as all clients share samples here
         "growth": lambda: Rounds("fedavg", growing_task(int(rest), x), workers or count, turns=5),
         "cached": lambda: HeadOnly(rest, x, cache=True),
@@ -231,10 +232,10 @@ def subject(name: str, data: str, workers: int | None) -> Subject:
     return made
 
 
-def federation(rest: str, data: Dataset, workers: int | None) -> Rounds:
+def federation(rest: str, data: Dataset, workers: int | None, tune: bool = False) -> Rounds:
     name, _, recipe = rest.partition(":")
     w = WORKLOADS[name]
-    return Rounds(recipe, task_of(w, data), workers, w.rounds)
+    return Rounds(recipe, task_of(w, data), workers, w.rounds, tune)
 
 
 def timed(made: Subject) -> dict[str, Any]:

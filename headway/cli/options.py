@@ -42,6 +42,11 @@ RUN_OPTIONS = {
     "engine": RunOption("where clients run; ray: on a cluster; no bit depends on it", "local", "local|ray"),
     "address": RunOption("a running Ray cluster, HOST:PORT or auto; without it --engine ray starts a private one here"),
     "store": RunOption("where client states are kept; auto: memory, then disk", "auto", "auto|memory|disk"),
+    "native": RunOption(
+        "C++ code built here, where it helps and a compiler is found; off: torch alone (roundings differ)",
+        "auto",
+        "auto|off",
+    ),
     "checkpoint_seconds": RunOption("seconds between checkpoints", "5", KINDS["number"]),
     "watch": RunOption(
         f"measure models at every evaluated round: all, or some of {','.join(WATCHED)}; results stay the same"
@@ -61,7 +66,7 @@ GROUPS = {  # heading of the help page -> options under it, in their order
         "rounds", "sampling", "aggregation", "seed", "seeds", "eval_every", "personal_from", "personal_clients",
     ),
     "How it runs": (
-        "device", "threads", "workers", "engine", "address", "store", "tune", "checkpoint_seconds",
+        "device", "threads", "workers", "engine", "address", "store", "native", "tune", "checkpoint_seconds",
     ),
     "Output": ("out", "overwrite", "watch", "track", "json", "quiet"),
 }  # fmt: skip
@@ -82,7 +87,7 @@ def shared_options() -> list[Option]:
         "track", "send the run's figures there too; may be repeated; no bit depends on it",
         metavar="tensorboard|mlflow|wandb", shell_complete=completion.words("tensorboard", "mlflow", "wandb"),
     )  # fmt: skip
-    about = "time image layouts, C++ steps, torch.compile; take the fastest (roundings differ)"
+    about = "time image layouts, C++ code, torch.compile; take the fastest (roundings differ)"
     options["tune"] = flag("--tune", about=about)
     options |= {"overwrite": overwrite("another run in --out"), "json": json_output(), "quiet": quiet()}
     grouped = []

@@ -69,6 +69,7 @@ def given_options(given: Mapping[str, Any]) -> Given:
         engine=engine,
         address=given["address"],
         store=store,
+        native=given["native"] or "auto",
         tune=bool(given.get("tune")),
         checkpoint_seconds=run_options.Options().checkpoint_seconds if seconds is None else seconds,
         overwrite=given["overwrite"],

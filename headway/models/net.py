@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headway.base.names import Names
 from headway.base.tree import Tree
-from headway.models import native
+from headway.models import rewrite
 from headway.models.heads import Head, linear_like
 from headway.models.native.build import compiled_body
 
@@ -119,17 +119,18 @@ class Net(nn.Module):
         self.moving, self._parts = moved_by_training(self, shape), None
         return self
 
-    def set_layout(self, layout: str, batch: int) -> Net:
+    def set_layout(self, layout: str, batch: int, shape: tuple[int, ...], folded: bool = False) -> Net:
         """Set the layout of images and filters, and return the net itself; results differ in their last bits.
 
-        Only training on batches of size `batch` is compiled, as each shape has to be compiled separately.
+        Only training on batches of size `batch` is compiled, as each shape has to be compiled separately. `folded`:
+        predictions are made with normalisation folded into convolutions.
         """
         self.channels_last = layout.startswith("channels_last")
         self.compiled_batch = batch if layout.endswith(COMPILED) else 0
         if self.channels_last:
             self.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if layout.endswith(NATIVE):
-            native.install(self.body, batch)
+        if not self.moving:  # a plan could leave out what a pass changes
+            rewrite.install(self.body, shape, native=layout.endswith(NATIVE), folded=folded)
         return self
 
     def teacher(self, w: Tree, x: Tensor) -> Teacher:

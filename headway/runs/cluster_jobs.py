@@ -26,16 +26,15 @@ from headway.engines.choice import set_threads
 from headway.engines.ray.engine import WorkerGroup, cpus_for, workers_for
 from headway.engines.ray.session import Session
 from headway.engines.ray.worker import Builder, identify, order_of
+from headway.runs.checks import notes_of
 from headway.runs.contents import clear, command_line
 from headway.runs.directory import prepare_folder, write_json
 from headway.runs.identity import identity_of, state_of
 from headway.runs.lock import locked
 from headway.runs.options import Options
-from headway.runs.runner import Stopped, execute, notes_of
+from headway.runs.runner import Stopped, carried_out, execute
 from headway.runs.tracking import replay
-from headway.training import defaults
 from headway.training.task import Task
-from headway.training.tuning import layout_for
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,7 @@ def spread_runs(jobs: Sequence[Job], options: Options) -> None:
     set_threads(options)
     threads, say = torch.get_num_threads(), options.progress.say
     device = jobs[0].task.accelerator
-    jobs = [replace(job, task=defaults.by_rule(job.task)) for job in jobs]
-    if options.tune:  # chosen here once: all workers must use the same layout
-        jobs = [replace(job, task=job.task.in_layout(layout_for(job.task, say=say))) for job in jobs]
+    jobs = [replace(job, task=carried_out(job.task, options)) for job in jobs]  # here, once: all workers use the same
     for note in dict.fromkeys(note for job in jobs for note in notes_of(job.recipe, job.task)):
         say(f"note: {note}")
     by_name = {job.name: job for job in jobs}

@@ -17,13 +17,14 @@ from headway.core.recipe import Recipe
 from headway.data import Dataset, load
 from headway.engines.ray.session import check_engine
 from headway.methods import recipe as parse_recipe
+from headway.runs.checks import check_fits
 from headway.runs.cluster_jobs import Job, spread_runs
 from headway.runs.directory import another_out, prepare_folder, write_json
 from headway.runs.figures import FIGURES
 from headway.runs.identity import identity_of, state_of
 from headway.runs.options import Options
 from headway.runs.run import Run
-from headway.runs.runner import check_fits, execute
+from headway.runs.runner import execute
 from headway.training.settings import Settings
 from headway.training.task import Task, build
 

@@ -24,10 +24,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
-    """How a run is carried out. The numbers it computes depend on `threads`, `device` and `tune` only."""
+    """How a run is carried out. The numbers it computes depend on `threads`, `device`, `native` and `tune` only."""
 
     progress: Progress = field(default_factory=Progress)
-    tune: bool = False  # choose the layout of images and torch.compile by a short timing; bits depend on the choice
+    native: str = "auto"  # C++ code where it helps and a compiler is found; off: torch alone; bits depend on it
+    tune: bool = False  # choose the way to train by a short timing; bits depend on the choice
     checkpoint_seconds: float = 5.0  # a checkpoint after a round when the last one is older
     overwrite: bool = False
     watch: str | Sequence[str] = ()  # what is measured on the models after every evaluated round (monitor.py)
@@ -35,12 +36,17 @@ class Options(EngineOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.native not in ("auto", "off"):
+            raise ConfigError(f"native={self.native}: C++ code is used where it helps, or not at all; use auto or off")
         object.__setattr__(self, "watch", watch_names(self.watch))
         object.__setattr__(self, "track", names_of(self.track))  # a tracker that is not installed is refused at once
 
     def record(self) -> dict[str, Any]:
         """The part of config.json's `options` that is known before the task is built."""
-        kept = {"address": self.address, "track": list(self.track) or None, "watch": list(self.watch) or None}
+        kept: dict[str, Any] = {
+            "address": self.address, "track": list(self.track) or None, "watch": list(self.watch) or None,
+            "native": "off" if self.native == "off" else None, "tune": True if self.tune else None,
+        }  # fmt: skip
         return {"engine": self.engine} | {key: value for key, value in kept.items() if value is not None}
 
     def as_recorded(self, saved: Mapping[str, Any], **instead: Any) -> Options:

@@ -11,22 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from headway.base.errors import CheckpointError, EngineError, WidthError
+from headway.base.errors import CheckpointError, EngineError
 from headway.base.signals import signals_to
 from headway.base.strict_json import strict
-from headway.base.tree import stream
 from headway.base.wording import resume_call
-from headway.core import compatibility
-from headway.core.compatibility import Setup
 from headway.core.recipe import Recipe
 from headway.core.state import Broadcast, Report, Server, numbers
-from headway.data import DATASETS
 from headway.engines.choice import engine_for, set_threads, store_for
 from headway.engines.ray.session import check_engine
 from headway.methods import recipe as parse_recipe
 from headway.metrics.accuracy import global_score, personal_ids, received_score
-from headway.models import MODELS, body
 from headway.runs.checkpoint import Checkpoint, Checkpoints
+from headway.runs.checks import check_before_loading, check_fits, notes_of
 from headway.runs.contents import clear, damaged_task_files, repair_task_files, start_folder
 from headway.runs.directory import (
     NEW_FOLDER,
@@ -53,17 +49,7 @@ from headway.training.settings import Settings
 from headway.training.task import Task, build
 from headway.training.tuning import layout_for
 
-__all__ = [
-    "Experiment",
-    "Options",
-    "Progress",
-    "Stopped",
-    "check_before_loading",
-    "check_fits",
-    "execute",
-    "notes_of",
-    "resume",
-]
+__all__ = ["Experiment", "Options", "Progress", "Stopped", "carried_out", "execute", "resume"]
 
 
 class Stopped(Exception):
@@ -108,10 +94,7 @@ def execute(
             return continue_run(Run(out), parsed, task, identity, options)
         if state == "finished":
             say(f"note: {out} holds this run, finished; it runs again")
-        task = defaults.by_rule(task) if ways is None else defaults.as_recorded(task, ways)
-        if options.tune:
-            task = task.in_layout(layout_for(task, say=say))
-            say(f"note: of the ways to train this model here, {task.layout} is taken")
+        task = carried_out(task, options) if ways is None else defaults.as_recorded(task, ways)
         clear(out)
         start_folder(out, parsed, task, identity, options, objects)
         try:
@@ -120,6 +103,16 @@ def execute(
             clear(out)  # a refused request leaves no run behind
             raise
         return experiment.run()
+
+
+def carried_out(task: Task, options: Options) -> Task:
+    """The task in the ways in which a new run carries it out: by fixed rules, or with --tune by time."""
+    native, say = options.native != "off", options.progress.say
+    task = defaults.by_rule(task, native, say)
+    if options.tune:
+        task = task.in_layout(layout_for(task, say=say, use_native=native))
+        say(f"note: of the ways to train this model here, {task.layout} is taken")
+    return task
 
 
 def resume(
@@ -360,41 +353,3 @@ SCORES = ("global_acc", "global_loss", "balanced_acc", "personal_acc", "pooled_l
 
 class Interrupted(Exception):
     """Raised between two clients when a signal asked the run to stop."""
-
-
-def notes_of(recipe: Recipe, task: Task) -> list[str]:
-    """What a user should know before the first round."""
-    return [*compatibility.check(rounds.setup_of(recipe, task)), *partition_notes(task)]
-
-
-def partition_notes(task: Task) -> list[str]:
-    """What a user should know about the data and how clients got them."""
-    notes = task.partition.notes
-    counts = np.bincount(task.dataset.y.numpy(), minlength=task.classes)
-    empty = [str(name) for name, n in zip(task.dataset.class_names, counts, strict=True) if not n]
-    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-    found = [f"data={task.dataset.name}: no training sample of class {', '.join(empty[:5])}{more}"] if empty else []
-    if notes.get("dropped"):
-        found.append(f"{task.partition.spec}: {notes['dropped']} training samples belong to no client and are left out")
-    if notes.get("refilled"):
-        found.append(f"{task.partition.spec}: {notes['refilled']} samples were moved to clients that had too few")
-    if notes.get("note"):
-        found.append(f"{task.partition.spec}: {notes['note']}")
-    return [*found, task.dataset.note] if task.dataset.note and task.settings.data not in DATASETS else found
-
-
-def check_before_loading(recipe: Recipe, s: Settings) -> None:
-    """Refuse a recipe that does not fit a known data set and model, before anything is downloaded."""
-    entry = DATASETS.get(s.data)
-    if entry is None or s.model not in MODELS or not entry.shape:
-        return
-    dim = body(s.model, entry.shape, bn=s.bn_of(s.model), seed_stream=stream(s.seed, "init")).dim
-    check_fits(recipe, int(dim), entry.classes, s)  # type: ignore[arg-type]
-
-
-def check_fits(recipe: Recipe, dim: int, classes: int, s: Settings) -> None:
-    """The recipe's own checks; where the body is too narrow, model and data are named too."""
-    try:
-        compatibility.check(Setup(recipe, dim, classes, s.rounds, s.lr, s.persist_momentum, s.personal_from))
-    except WidthError as error:
-        raise WidthError(f"{error} (model={s.model}, data={s.data})") from None

@@ -5,37 +5,41 @@ config.json records the choices. A run from before there were such rules goes on
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from headway.models.net import WHOLE, Net, normalises_by_batch
+from headway.base.errors import ConfigError
+from headway.models import native
+from headway.models.native.build import compiler
+from headway.models.net import NATIVE, WHOLE, Net, normalises_by_batch
 from headway.training.cohort import cohort_size
+from headway.training.probe import Layer, native_share, probed, runs_channels_last
 from headway.training.task import Task
 
 CACHE = 2 * 2**20  # bytes of one core's cache that the images of a chunk may fill
 FEWEST, MOST = 16, WHOLE  # samples of a chunk
 TINY_MAP = 4  # positions; on smaller maps a convolution spends its time rearranging the weight
-RECORD = ("layout", "chunk", "cohort")
+WORTH_NATIVE = 3e11  # floating-point operations of a run's training; below, compiling native code takes longer
+COVERED = 0.2  # the smallest share of them that native code must compute
+RECORD = ("layout", "chunk", "cohort", "folded")
+Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """What a probe saw of a layer: numbers per image."""
-
-    moved: int  # bytes of its input and output
-    weights: int  # of a convolution; else 0
-    positions: int  # of its output map
-
-
-def by_rule(task: Task) -> Task:
-    """The task as a new run carries it out."""
-    layers = probed(task)
-    return replace(task.in_layout(layout_of(layers)), chunk=chunk_of(layers, task.net_of({})), cohort=cohort_size(task))
+def by_rule(task: Task, use_native: bool = True, say: Say = lambda text: None) -> Task:
+    """The task as a new run carries it out; `use_native`: with native code where it is worth compiling it."""
+    layers, cohort = probed(task), cohort_size(task)
+    last = runs_channels_last(task)
+    layout = layout_of(layers) if last else "channels_first"
+    if use_native and cohort == 1 and worth_native(task, layers):
+        try:
+            native.ready()
+            layout = ("channels_last" if last and any(layer.weights for layer in layers) else "channels_first") + NATIVE
+        except ConfigError as error:
+            say(f"note: torch trains the model: {error}")
+    folded = task.accelerator == "cpu" and not normalises_by_batch(task.net_of({}))
+    chunk = chunk_of(layers, task.net_of({}))
+    return replace(task.in_layout(layout), chunk=chunk, cohort=cohort, folded=folded)
 
 
 def record(task: Task) -> dict[str, Any]:
@@ -45,8 +49,25 @@ def record(task: Task) -> dict[str, Any]:
 
 def as_recorded(task: Task, options: Mapping[str, Any]) -> Task:
     """The task as a run began; one without a record has the ways of the time before there was one."""
-    chunk, cohort = options.get("chunk", WHOLE), options.get("cohort", 1)
-    return replace(task.in_layout(options.get("layout", "channels_first")), chunk=chunk, cohort=cohort)
+    known: dict[str, Any] = {"layout": "channels_first", "chunk": WHOLE, "cohort": 1, "folded": False}
+    known |= {name: options[name] for name in RECORD if name in options}
+    return replace(task.in_layout(known.pop("layout")), **known)
+
+
+def worth_native(task: Task, layers: list[Layer]) -> bool:
+    """Whether a run is large enough for native code, and spends enough of its time in layers that it computes.
+
+    Native code has one thread. Work is estimated from the settings, so that resumed runs and workers decide alike.
+    """
+    if task.accelerator != "cpu" or compiler() is None or run_work(task, layers) < WORTH_NATIVE:
+        return False
+    return native_share(task, layers) >= COVERED
+
+
+def run_work(task: Task, layers: list[Layer]) -> float:
+    """Floating-point operations of a run's training: a forward pass and twice as much for the gradients."""
+    s = task.settings
+    return 3.0 * sum(layer.work for layer in layers) * len(task.data.parts.index) * s.sampling * s.epochs * s.rounds
 
 
 def layout_of(layers: list[Layer]) -> str:
@@ -64,26 +85,3 @@ def chunk_of(layers: list[Layer], net: Net) -> int:
     widest = max((layer.moved for layer in layers), default=0)
     images = any(layer.weights for layer in layers)
     return min(MOST, max(FEWEST, CACHE // max(1, widest))) if images and not normalises_by_batch(net) else WHOLE
-
-
-@torch.no_grad()
-def probed(task: Task) -> list[Layer]:
-    """The layers of the task's body that a pass of two zeros goes through; none if the body refuses them."""
-    net, seen = task.net_of({}).eval(), []
-
-    def see(layer: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-        tensors = [v for v in (*given, made) if isinstance(v, Tensor)]
-        conv = isinstance(layer, nn.Conv2d)
-        positions = math.prod(made.shape[2:]) if conv else 0
-        moved = sum(v.numel() * v.element_size() for v in tensors) // 2
-        seen.append(Layer(moved, layer.weight.numel() if conv else 0, positions))  # type: ignore[operator]
-
-    handles = [m.register_forward_hook(see) for m in net.body.modules() if not list(m.children())]
-    try:
-        net.features(torch.zeros((2, *task.dataset.shape), dtype=task.dataset.x.dtype, device=task.device))
-    except Exception:
-        return []  # a network that cannot take zeros keeps the ways of old
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen

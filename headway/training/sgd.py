@@ -66,11 +66,21 @@ def fused_sgd(
     decay: float,
     first: bool,
 ) -> None:
-    """One step of these parameters by torch's kernel; in the first one it writes the buffers."""
+    """One step of these parameters by torch's kernel; in the first one it writes the buffers.
+
+    Gradients and buffers have the strides of their parameters.
+    """
+    params, grads, buffers = ([in_memory_order(t) for t in part] for part in (params, grads, buffers))
     torch._fused_sgd_(
         params, grads, buffers, weight_decay=decay, momentum=momentum, lr=lr, dampening=0.0, nesterov=False,
         maximize=False, is_first_step=first and momentum != 0, grad_scale=None, found_inf=None,
     )  # fmt: skip
+
+
+def in_memory_order(t: Tensor) -> Tensor:
+    """The same numbers in the order in which they are stored: torch's kernel copies filters that are channels last."""
+    last = t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+    return t.permute(0, 2, 3, 1) if last else t
 
 
 def in_layout_of(p: Tensor, value: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ class Task:
     augment: augment.Augment
     layout: str = "channels_first"  # of images in memory (tuning.py)
     chunk: int = WHOLE  # samples that are evaluated at once
+    folded: bool = False  # predictions with normalisation folded into convolutions (models/rewrite.py)
     cohort: int = 1  # clients that train together at most (cohort.py)
     gpus: tuple[torch.device, ...] = ()  # if there are several: one worker each, and the run itself uses the CPU
 
@@ -175,7 +176,7 @@ class Task:
         inputs = Normalise(d.mean, d.std, d.scale, len(d.shape))
         net = Net(body, head, self.classes, inputs).to(self.device).find_moving_buffers(tuple(d.shape))
         net.chunk = self.chunk
-        return net.set_layout(self.layout, self.batch_size)
+        return net.set_layout(self.layout, self.batch_size, tuple(d.shape), self.folded)
 
     def in_layout(self, layout: str) -> Task:
         """The same task with its nets in this layout; channels_last has no effect on tables."""

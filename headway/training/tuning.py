@@ -29,6 +29,7 @@ from headway.base.serialise import write_atomic
 from headway.models import native
 from headway.models.native.build import compiler, processor
 from headway.models.net import COMPILED, NATIVE, Net
+from headway.training.probe import native_share, probed, runs_channels_last
 
 if TYPE_CHECKING:
     from headway.training.task import Task
@@ -43,12 +44,13 @@ Say = Callable[[str], None]
 Seconds = dict[str, float]
 
 
-def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: None) -> str:
+def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: None, use_native: bool = True) -> str:
     """The fastest way to train this task's body at its batch size; measured once per machine."""
-    images, ways = has_convolutions(task), candidates(task)
+    ways = candidates(task) if use_native else tuple(way for way in candidates(task) if not way.endswith(NATIVE))
+    images = has_convolutions(task)
     if len(ways) == 1:
         return ways[0]
-    place = cache_dir(cache) / "tuning" / f"{_key(task)}.json"
+    place = cache_dir(cache) / "tuning" / f"{_key(task)}{'' if use_native else '-torch'}.json"
     try:
         found = json.loads(place.read_text())
         if found["layout"] in WAYS_TO_RUN:
@@ -60,7 +62,8 @@ def layout_for(task: Task, cache: Path | None = None, say: Say = lambda text: No
         seconds = measured(task, ways)
     if not seconds:
         return ways[0]
-    layout = LAYOUTS[1] if images and seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]] else LAYOUTS[0]
+    last = LAYOUTS[1] in ways and seconds[LAYOUTS[1]] < WORTH * seconds[LAYOUTS[0]]
+    layout = LAYOUTS[1] if last else LAYOUTS[0]
     chosen = next((way for way in ways if way.endswith(NATIVE) and seconds[way] < WORTH * seconds[layout]), layout)
     if images and compiler() and len(task.data.y) >= task.batch_size and can_fork():
         say("note: trying torch.compile on this model; this takes a minute or two, once on this machine")
@@ -81,8 +84,8 @@ def has_convolutions(task: Task) -> bool:
 
 def candidates(task: Task) -> tuple[str, ...]:
     """The ways to compare: the layouts, if there are convolutions, and native code, if it applies and can be built."""
-    ways = LAYOUTS if has_convolutions(task) else LAYOUTS[:1]
-    if task.accelerator != "cpu" or not native.applies(task.net_of({}).body, task.batch_size):
+    ways = LAYOUTS if has_convolutions(task) and runs_channels_last(task) else LAYOUTS[:1]
+    if task.accelerator != "cpu" or not native_share(task, probed(task)):
         return ways
     try:
         native.ready()
@@ -93,7 +96,7 @@ def candidates(task: Task) -> tuple[str, ...]:
 
 def measured(task: Task, ways: Sequence[str]) -> Seconds:
     """Seconds per step in each way: medians of alternating turns, so that a short load on the machine affects all."""
-    nets = {way: task.net_of({}).set_layout(way, task.batch_size).train() for way in ways}
+    nets = {way: task.in_layout(way).net_of({}).train() for way in ways}
     times: dict[str, list[float]] = {way: [] for way in ways}
     steps = STEPS
     for turn in range(TURNS + 2):
@@ -158,7 +161,7 @@ def _about(task: Task) -> dict[str, Any]:
         "model": s.model, "layers": _sha(repr(task.net_of({}).body)), "processor": _sha(processor()),
         "shape": list(task.dataset.shape), "batch_size": s.batch_size, "bn": s.bn_of(s.model),
         "threads": torch.get_num_threads(), "torch": torch.__version__, "device": device, "machine": platform.node(),
-        "compiler": compiler() is not None, "native": native.applies(task.net_of({}).body, s.batch_size),
+        "compiler": compiler() is not None, "native": native_share(task, probed(task)) > 0,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import headway
 from headway.data import Dataset
-from headway.training import defaults
+from headway.training import defaults, probe
 from headway.training.settings import settings
 from headway.training.task import build
 
@@ -37,7 +37,7 @@ def task_of(model, x=IMAGES, **more):
     ],
 )
 def test_images_are_channels_last_unless_most_weights_work_on_tiny_maps(model, layout):
-    assert defaults.by_rule(task_of(model)).layout == layout
+    assert defaults.by_rule(task_of(model), use_native=False).layout == layout
 
 
 def test_a_chunk_fills_the_cache_at_the_widest_layer():
@@ -71,11 +71,11 @@ def refusing():
 
 def test_a_network_that_refuses_the_probe_keeps_the_ways_of_old(monkeypatch):
     task = task_of("mcmahan_cnn")
-    assert len(defaults.probed(task)) > 4
+    assert len(probe.probed(task)) > 4
     refuses = task.net_of({})
     refuses.body = refusing()
     monkeypatch.setattr(type(task), "net_of", lambda self, spec: refuses)
-    assert defaults.probed(task) == []
+    assert probe.probed(task) == []
     assert (defaults.layout_of([]), defaults.chunk_of([], refuses)) == ("channels_first", 512)
 
 
@@ -122,7 +122,7 @@ def test_a_run_of_old_has_no_record_and_goes_on_channels_first(tmp_path, monkeyp
     for name in ("summary.json", "metrics.jsonl"):
         (run.path / name).unlink()
     headway.resume(run.path, task=run.task)
-    monkeypatch.setattr(defaults, "by_rule", lambda task: task)  # as before there were rules
+    monkeypatch.setattr(defaults, "by_rule", lambda task, *_: task)  # as before there were rules
     plain = headway.run(
         "fedavg", data=Dataset.of(IMAGES, np.arange(40) % 10), model="resnet8", clients=2, rounds=1, out=tmp_path / "p"
     )

@@ -61,7 +61,8 @@ def test_the_faster_layout_is_taken_and_remembered(timed, tmp_path):
     assert tuning.layout_for(task(), tmp_path) == "channels_last"
     assert len(asked) == 1
     (record,) = (tmp_path / "tuning").iterdir()
-    assert json.loads(record.read_text())["seconds"] == {"channels_first": 1.0, "channels_last": 0.5}
+    seconds = json.loads(record.read_text())["seconds"]
+    assert (seconds["channels_first"], seconds["channels_last"]) == (1.0, 0.5)
 
 
 def test_a_toss_of_a_coin_changes_nothing(timed, tmp_path):
@@ -147,7 +148,30 @@ def test_pools_are_united_with_their_convolutions_where_that_pays(timed, tmp_pat
     pools = build(settings(CONV | {"model": "mcmahan_cnn_padded"}))
     assert tuning.candidates(pools) == ("channels_first", "channels_last", "channels_last+native")
     assert tuning.layout_for(pools, tmp_path) == chosen
-    assert tuning.candidates(task()) == tuning.LAYOUTS  # a body without pools
+    assert tuning.layout_for(pools, tmp_path, use_native=False).endswith("+native") is False
+
+
+def test_a_table_that_native_code_does_not_compute_has_one_way():
+    assert tuning.candidates(build(settings(CONV | {"model": "mlp_small"}))) == ("channels_first",)
+
+
+REFUSES = {"model": __file__ + ":Viewing"}  # a network that cannot run channels last
+
+
+class Viewing(torch.nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        self.conv, self.fc = torch.nn.Conv2d(1, 16, 3), torch.nn.Linear(16 * 36, classes)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).relu().view(-1, 16 * 36))
+
+
+@pytest.mark.skipif(not tuning.compiler(), reason="the kernel is built by a C++ compiler")
+def test_a_body_that_refuses_a_layout_is_not_timed_in_it():
+    ways = tuning.candidates(build(settings(CONV | REFUSES)))
+    assert "channels_last" not in ways
+    assert set(tuning.measured(build(settings(CONV | REFUSES)), ways)) == set(ways)
 
 
 def test_ways_are_timed_in_a_process_of_their_own(monkeypatch, tmp_path):
@@ -164,7 +188,7 @@ def test_ways_are_timed_in_a_process_of_their_own(monkeypatch, tmp_path):
     assert here == []
     monkeypatch.setattr(tuning, "measured_apart", lambda task, ways: {})  # it may fail: then here after all
     assert tuning.layout_for(task(), tmp_path / "b") == "channels_first"
-    assert here == [tuning.LAYOUTS]
+    assert here == [tuning.candidates(task())]
 
 
 def test_without_a_compiler_nothing_is_compiled(timed, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from headway.training.settings import Settings
 from headway.training.tuning import WAYS_TO_RUN
 
 WAYS = {  # options that differ from these are named
-    "device": "cpu", "threads": 1, "engine": "local", "address": None, "store": "auto",
+    "device": "cpu", "threads": 1, "engine": "local", "address": None, "store": "auto", "native": "auto",
 }  # fmt: skip
 
 
@@ -38,8 +38,11 @@ def command(run: Entry) -> str:
 
 
 def tuned(run: Entry) -> bool:
-    """Whether --tune chose another way to run the body than the usual one, on which the last bits depend."""
-    return bool(run.config["options"].get("layout") in WAYS_TO_RUN[1:])
+    """Whether --tune chose the way to run the body, on which the last bits depend."""
+    options = run.config["options"]
+    if "chunk" in options:  # a run of a version that chooses by rule unless it is told to time
+        return options.get("tune") is True
+    return bool(options.get("layout") in WAYS_TO_RUN[1:])
 
 
 def names_in(value: Any) -> list[str]:

@@ -64,7 +64,7 @@ def compiled_body() -> Callable[[nn.Module, Tensor], Tensor]:
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # no pool of compiler processes, which would outlive a worker that is killed
-    return torch.compile(lambda body, x: body(x), dynamic=False)
+    return torch.compile(lambda body, x: type(body).forward(body, x), dynamic=False)  # without its plans (graph.py)
 
 
 @cache
@@ -73,7 +73,7 @@ def library(source: str) -> ctypes.CDLL:
     try:
         return built(Path(__file__).with_name(source))
     except NotBuilt as error:
-        raise ConfigError(f"layout: {error}, or leave out {option('tune', True)}") from None
+        raise ConfigError(f"native: {error}, or start a new run with {option('native', 'off')}") from None
 
 
 def built(source: Path) -> ctypes.CDLL:
@@ -82,7 +82,8 @@ def built(source: Path) -> ctypes.CDLL:
     if build is None:
         raise NotBuilt(f"{source.name} needs a C++ compiler and there is none; install g++")
     key = [build, *flags(), processor(), torch.__version__]
-    name = f"{source.stem}-{hashlib.sha256(source.read_bytes() + repr(key).encode()).hexdigest()[:16]}.so"
+    text = source.read_bytes() + b"".join(h.read_bytes() for h in sorted(source.parent.glob("*.h")))
+    name = f"{source.stem}-{hashlib.sha256(text + repr(key).encode()).hexdigest()[:16]}.so"
     place = folder() / name
     try:
         if not place.exists():

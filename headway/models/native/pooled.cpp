@@ -2,58 +2,13 @@
 //
 // The pool passes on one of every four outputs of the convolution, so three quarters of their gradients are zero, and
 // more if a ReLU follows. Only the others are added here, position by position; a dense backward pass adds all of them.
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
-#define UNROLL _Pragma("GCC unroll 24")  // otherwise the sums of large blocks are kept in memory
+#include "vectors.h"
 
 namespace {
 
-// The width of the processor's vectors, and how many sums stay in its registers beside their operands.
-#if defined(__AVX512F__)
-constexpr int kLanes = 16, kSums = 24;
-#elif defined(__AVX__)
-constexpr int kLanes = 8, kSums = 12;
-#elif defined(__aarch64__)
-constexpr int kLanes = 4, kSums = 24;
-#else
-constexpr int kLanes = 4, kSums = 12;
-#endif
+constexpr int kSums = kRegisters == 32 ? 24 : 12;  // sums that stay in the registers beside their operands
 constexpr int kNarrow = kLanes < 8 ? kLanes : 8;  // for short rows: where a wide vector would cross two cache lines
 constexpr int kMostRows = 5, kMostVectors = 12;  // of a block of sums
-
-template <int L>
-struct Vector {
-  typedef float Lanes __attribute__((vector_size(4 * L), aligned(4)));
-  static Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
-  static void store(float* p, Lanes v) { *reinterpret_cast<Lanes*>(p) = v; }
-};
-
-// The first n lanes of a vector; no memory after them is accessed.
-template <int L>
-struct Some {
-  using Lanes = typename Vector<L>::Lanes;
-  explicit Some(int n) : n(n) {
-    for (int i = 0; i < L; ++i) mask[i] = i < n ? -1 : 0;
-  }
-  Lanes load(const float* p) const {
-#if defined(__AVX512F__)
-    if constexpr (L == 16) return (Lanes)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
-#endif
-#if defined(__AVX__)
-    if constexpr (L == 8) return (Lanes)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i*)mask));
-#endif
-    Lanes v = {};
-    for (int i = 0; i < n; ++i) v[i] = p[i];
-    return v;
-  }
-  void store(float* p, Lanes v) const { std::memcpy(p, &v, 4 * n); }
-  const int n;
-  int32_t mask[L];
-};
 
 struct Hit {  // a gradient that is not zero
   int32_t at;  // where the numbers start that it multiplies
@@ -72,7 +27,7 @@ struct Sums {  // rows of `width` sums, to which rows of numbers are added
 template <int L, int K, int N, bool Part>
 void add(const Sums& s, const Hit* hits, int count) {
   using V = Vector<L>;
-  const Some<L> last(static_cast<int>(s.width - (N - 1) * L));
+  const Some<L> last(s.width - (N - 1) * L);
   typename V::Lanes acc[K][N];
   UNROLL for (int k = 0; k < K; ++k) {
     UNROLL for (int v = 0; v < N; ++v) {
@@ -109,8 +64,6 @@ Add add_for(int64_t rows, int64_t vectors, bool part) {
   }
   return part ? add<L, K, N, true> : add<L, K, N, false>;
 }
-
-int64_t parts(int64_t whole, int64_t most) { return (whole + most - 1) / most; }
 
 // Splits `rows` rows of `length` sums into blocks that fit the registers: then(add, row, column, width) for each.
 template <int L, class Then>

@@ -1,29 +1,14 @@
 // A linear layer for batches of a few samples, for which a general matrix product spends its time rearranging the
 // weight. Here the weight is read once, in memory order, and its gradient is written once.
-#include <cstdint>
+#include "vectors.h"
 
 namespace {
 
-// The width of the processor's vectors, and the largest block: kRows rows of the weight by kAcross samples, or vectors
-// of one. Its sums and their operands fill the registers.
-#if defined(__AVX512F__)  // 32 registers
-constexpr int64_t kLanes = 16;
-constexpr int kRows = 5, kAcross = 5;
-#elif defined(__AVX__)  // 16 registers
-constexpr int64_t kLanes = 8;
-constexpr int kRows = 6, kAcross = 2;
-#elif defined(__aarch64__)  // 32 registers
-constexpr int64_t kLanes = 4;
-constexpr int kRows = 5, kAcross = 5;
-#else  // 16 registers
-constexpr int64_t kLanes = 4;
-constexpr int kRows = 6, kAcross = 2;
-#endif
-typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4)));
-
-inline Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
-
-inline void store(float* p, Lanes v) { *reinterpret_cast<Lanes*>(p) = v; }
+// The largest block: kRows rows of the weight by kAcross samples, or vectors of one. Its sums and their operands fill the
+// registers.
+constexpr int kRows = kRegisters == 32 ? 5 : 6, kAcross = kRegisters == 32 ? 5 : 2;
+using V = Vector<kLanes>;
+using Lanes = V::Lanes;
 
 inline float total(Lanes v) {
   float sum = 0.0f;
@@ -38,9 +23,9 @@ inline void products(const float* x, const float* w, const float* b, float* y, i
   int64_t k = 0;
   for (; k + kLanes <= in; k += kLanes) {
     Lanes sample[S];
-    for (int s = 0; s < S; ++s) sample[s] = load(x + s * in + k);
+    for (int s = 0; s < S; ++s) sample[s] = V::load(x + s * in + k);
     for (int r = 0; r < R; ++r) {
-      const Lanes row = load(w + r * in + k);
+      const Lanes row = V::load(w + r * in + k);
       for (int s = 0; s < S; ++s) acc[r][s] += row * sample[s];
     }
   }
@@ -69,14 +54,14 @@ inline void outer(const float* x, const float* gy, float* gw, int64_t batch, int
   Lanes acc[R][V] = {};
   for (int64_t s = 0; s < batch; ++s) {
     Lanes sample[V];
-    for (int v = 0; v < V; ++v) sample[v] = load(x + s * in + v * kLanes);
+    for (int v = 0; v < V; ++v) sample[v] = V::load(x + s * in + v * kLanes);
     for (int r = 0; r < R; ++r) {
       const float g = gy[s * out + r];
       for (int v = 0; v < V; ++v) acc[r][v] += g * sample[v];
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) store(gw + r * in + v * kLanes, acc[r][v]);
+    for (int v = 0; v < V; ++v) V::store(gw + r * in + v * kLanes, acc[r][v]);
   }
 }
 

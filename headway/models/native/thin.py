@@ -7,9 +7,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from headway.models.native.build import capability, library
+from headway.models.native.calls import address, differentiable
 
 FEWEST = 2  # smallest batch; torch is faster for one sample
 LARGE, OUT = 1 << 16, 32  # smallest numbers of weights and of outputs; for fewer torch is as fast
@@ -21,21 +23,9 @@ def few() -> int:
     return 12 if capability() == "AVX512" else 10
 
 
-def layers(body: nn.Module, batch: int) -> list[nn.Linear]:
-    """The linear layers of the body that are faster this way at this batch size."""
-    found = [m for m in body.modules() if type(m) is nn.Linear] if FEWEST <= batch <= few() else []
-    return [m for m in found if m.weight.numel() >= LARGE and len(m.weight) >= OUT and "weight" in m._parameters]
-
-
-class ThinLinear(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        plain = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and self.weight.is_contiguous()
-        fits = x.ndim == 2 and FEWEST <= len(x) <= few() and x.shape[1] == self.in_features
-        trains = x.dtype == self.weight.dtype == torch.float32 and self.training and torch.is_grad_enabled()
-        if not (plain and fits and trains):
-            return super().forward(x)
-        z: Tensor = Thin.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return z  # [B, O]
+def applies(batch: int, w: Tensor) -> bool:
+    """Whether this product is faster this way."""
+    return FEWEST <= batch <= few() and w.numel() >= LARGE and len(w) >= OUT
 
 
 class Thin(torch.autograd.Function):
@@ -43,21 +33,22 @@ class Thin(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-        x = x.contiguous()
-        ctx.save_for_backward(x, w)
-        z = x.new_empty(len(x), len(w))
-        bias = 0 if b is None else b.data_ptr()
-        kernel().thin_forward(x.data_ptr(), w.data_ptr(), bias, z.data_ptr(), len(x), *w.shape[::-1])
+        ctx.save_for_backward(x, w, b)
+        rows, z = x.contiguous(), x.new_empty(len(x), len(w))
+        kernel().thin_forward(*map(address, (rows, w, b, z)), len(x), *w.shape[::-1])
         return z
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        x, w = ctx.saved_tensors
-        gz = gz.contiguous()
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, b = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return differentiable(F.linear, (x, w, b), gz, ctx.needs_input_grad)
+        x, gz = x.contiguous(), gz.contiguous()
         gx = gz @ w if ctx.needs_input_grad[0] else None
-        gw = torch.empty_like(w, requires_grad=False)
-        kernel().thin_weight(x.data_ptr(), gz.data_ptr(), gw.data_ptr(), len(x), *w.shape[::-1])
+        gw = None
+        if ctx.needs_input_grad[1]:
+            gw = torch.empty_like(w, requires_grad=False)
+            kernel().thin_weight(*map(address, (x, gz, gw)), len(x), *w.shape[::-1])
         return gx, gw, gz.sum(0) if ctx.needs_input_grad[2] else None
 
 

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import copy
-from contextlib import closing
-
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from headway.base.errors import ConfigError
-from headway.engines import LocalEngine
-from headway.engines.pool import PoolEngine
-from headway.methods import recipe as parse
-from headway.models import native
 from headway.models.native import build as building
 from headway.models.native import pooled
-from headway.models.norm import Stack
-from headway.training import rounds
-from headway.training.settings import Settings
-from headway.training.task import build
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="the kernel is built by a C++ compiler")
-
-
-def row(*layers: nn.Module) -> nn.Sequential:
-    united = nn.Sequential(*layers)
-    native.install(united, batch=64)
-    return united
 
 
 @needs_compiler
 def test_gradients_by_hand():
     """x = 1..9, all-one filter 2x2 and bias 0: outputs 12 16 / 24 28, the pool takes 28, from the patch 5 6 8 9."""
-    net = row(nn.Conv2d(1, 1, 2), nn.MaxPool2d(2))
-    with torch.no_grad():
-        net[0].weight.fill_(1.0)
-        net[0].bias.fill_(0.0)
     x = torch.arange(1.0, 10.0).view(1, 1, 3, 3).requires_grad_()
-    y = net(x)
+    w, b = torch.ones(1, 1, 2, 2, requires_grad=True), torch.zeros(1, requires_grad=True)
+    y = pooled.conv_then_pool(x, w, b, (0, 0))
     assert y.tolist() == [[[[28.0]]]]
     (2 * y).sum().backward()
-    assert net[0].weight.grad.flatten().tolist() == [10.0, 12.0, 16.0, 18.0]  # 2 x the patch
-    assert net[0].bias.grad.tolist() == [2.0]
+    assert w.grad.flatten().tolist() == [10.0, 12.0, 16.0, 18.0]  # 2 x the patch
+    assert b.grad.tolist() == [2.0]
     assert x.grad.flatten().tolist() == [0, 0, 0, 0, 2, 2, 0, 2, 2]  # 2 x the filter, where the patch lies
 
 
 @needs_compiler
-@pytest.mark.parametrize("padding", [0, 2, (0, 1)])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 2), (0, 1)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel", "size"),
@@ -55,170 +36,68 @@ def test_gradients_by_hand():
 )
 def test_gradients_are_torchs_up_to_rounding(channels, filters, kernel, size, bias, padding):
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Conv2d(channels, filters, kernel, padding=padding, bias=bias), nn.MaxPool2d(2), nn.ReLU())
-    united = row(*copy.deepcopy(plain))
-    x = torch.randn(4, channels, *size)
-    answers = []
-    for net in (plain, united):
+    conv = nn.Conv2d(channels, filters, kernel, padding=padding, bias=bias)
+    x, answers = torch.randn(4, channels, *size), []
+    for f in (pooled.conv_then_pool, pooled.torch_conv_then_pool):
         here = x.clone().requires_grad_()
-        y = net(here)
-        y.square().sum().backward()
-        answers.append([y, here.grad, *(p.grad for p in net.parameters())])
+        y = f(here, conv.weight, conv.bias, padding)
+        tensors = [here, *conv.parameters()]
+        answers.append([y, *torch.autograd.grad(y.square().sum(), tensors)])
     for a, b in zip(*answers, strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4 * a.abs().max().item())
-    assert type(united) is pooled.PooledSequential
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4 * b.abs().max().item())
 
 
 @needs_compiler
-@pytest.mark.parametrize("inplace", [True, False])
-@pytest.mark.parametrize("stack", [True, False])
-def test_a_relu_before_the_pool_gives_the_bits_of_one_after_it(inplace, stack):
+def test_a_gradient_of_zero_moves_nothing():
+    x, w = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3, requires_grad=True)
+    y = pooled.conv_then_pool(x, w, None, (0, 0))
+    (y * 0.0).sum().backward()
+    assert not w.grad.any()
+
+
+@needs_compiler
+def test_only_one_of_two_gradients_may_be_needed():
+    x, w = torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(5, 3, 3, 3)
+    pooled.conv_then_pool(x, w, None, (0, 0)).sum().backward()
+    own = x.detach().clone().requires_grad_()
+    F.max_pool2d(F.conv2d(own, w), 2).sum().backward()
+    assert torch.allclose(x.grad, own.grad, atol=1e-5)
+
+
+@needs_compiler
+def test_gradients_can_be_differentiated_again():
     torch.manual_seed(0)
-    conv, relu, pool = nn.Conv2d(3, 5, 3), nn.ReLU(inplace), nn.MaxPool2d(2)
-    with torch.no_grad():
-        conv.bias.fill_(-0.5)  # in some windows all outputs are negative
-    orders = ((conv, relu, pool), (conv, pool, relu), (conv, relu, pool))
-    before, after, plain = ([copy.deepcopy(layer) for layer in order] for order in orders)
-    made = Stack(5, conv=before[0], relu=before[1], pool=before[2]) if stack else nn.Sequential(*before)
-    native.install(made, batch=4)
-    assert type(made) is (pooled.PooledStack if stack else pooled.PooledSequential)
-    x, answers = torch.randn(4, 3, 9, 10), []
-    for net in (made, row(*after), nn.Sequential(*plain)):
-        here = x.clone().requires_grad_()
-        y = net(here)
-        assert (y == 0).any()
-        y.square().sum().backward()
-        answers.append([y, here.grad, *(p.grad for p in net.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*answers[:2], strict=True))
-    assert torch.allclose(answers[0][0], answers[2][0], atol=1e-6)
-    for a, b in zip(answers[0], answers[2], strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+    x, w, answers = torch.randn(2, 3, 8, 8), torch.randn(5, 3, 3, 3), []
+    for f in (pooled.conv_then_pool, pooled.torch_conv_then_pool):
+        here, filters = x.clone().requires_grad_(), w.clone().requires_grad_()
+        (g,) = torch.autograd.grad(f(here, filters, None, (0, 0)).square().sum(), here, create_graph=True)
+        answers.append(torch.autograd.grad(g.square().sum(), [here, filters]))
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-2) for a, b in zip(*answers, strict=True))
 
 
-@needs_compiler
-def test_where_all_outputs_of_a_window_are_negative_nothing_moves():
-    """Outputs -12 -16 / -24 -28: the ReLU drops them all, and the pool of four zeros has gradient 0."""
-    net = row(nn.Conv2d(1, 1, 2, bias=False), nn.ReLU(), nn.MaxPool2d(2))
-    with torch.no_grad():
-        net[0].weight.fill_(-1.0)
-    y = net(torch.arange(1.0, 10.0).view(1, 1, 3, 3))
-    y.sum().backward()
-    assert y.tolist() == [[[[0.0]]]]
-    assert net[0].weight.grad.flatten().tolist() == [0, 0, 0, 0]
-
-
-@needs_compiler
-def test_double_precision_and_evaluation_are_torchs_own():
-    plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2))
-    united = row(*copy.deepcopy(plain))
-    x = torch.randn(2, 2, 8, 8)
-    assert torch.equal(plain.eval()(x), united.eval()(x))
-    wide = x.double()
-    assert torch.equal(plain.train().double()(wide), united.train().double()(wide))
-
-
-def test_one_image_without_a_batch_is_computed_by_torch():
-    plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
-    united = row(*copy.deepcopy(plain))
-    assert torch.equal(plain(torch.ones(2, 8, 8)), united(torch.ones(2, 8, 8)))
+def test_double_precision_is_torchs_own():
+    x, w = torch.randn(2, 2, 8, 8, dtype=torch.float64), torch.randn(3, 2, 3, 3, dtype=torch.float64)
+    assert torch.equal(pooled.conv_then_pool(x, w, None, (0, 0)), F.max_pool2d(F.conv2d(x, w), 2))
 
 
 @pytest.mark.parametrize(
-    "layers",
+    ("conv", "pool", "known"),
     [
-        (nn.Conv2d(1, 2, 3), nn.Tanh(), nn.MaxPool2d(2)),
-        (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)),
-        (nn.Conv2d(1, 2, 3, stride=2), nn.MaxPool2d(2)),
-        (nn.Conv2d(2, 2, 3, groups=2), nn.MaxPool2d(2)),
-        (nn.Conv2d(1, 2, 3, padding="same"), nn.MaxPool2d(2)),
-        (nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.MaxPool2d(2)),
-        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, stride=2)),
-        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, ceil_mode=True)),
-        (nn.Conv2d(1, 2, 3), nn.AvgPool2d(2)),
+        (nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(2), True),
+        (nn.Conv2d(1, 2, 3), nn.MaxPool2d((2, 2), stride=2), True),
+        (nn.Conv2d(1, 2, 3, stride=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(2, 2, 3, groups=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(1, 2, 3, dilation=2), nn.MaxPool2d(2), False),
+        (nn.Conv2d(1, 2, 3, padding="same"), nn.MaxPool2d(2), False),
+        (nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.MaxPool2d(2), False),
+        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, stride=2), False),
+        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), False),
+        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, ceil_mode=True), False),
+        (nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, return_indices=True), False),
     ],
 )
-def test_only_what_the_kernel_computes_is_united(layers):
-    assert pooled.rows(nn.Sequential(*layers)) == []
-    assert pooled.rows(Stack(2, conv=nn.Conv2d(1, 2, 3), pool=nn.MaxPool2d(2)))
-
-
-class Own(nn.Module):
-    """A user's network that picks layers out of a row and does something in between."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2))
-
-    def forward(self, x):
-        return self.layers[1](self.layers[0](x).tanh())
-
-
-def test_layers_called_one_by_one_stay_what_they_are():
-    plain = Own()
-    united = copy.deepcopy(plain)
-    native.install(united, batch=64)
-    x = torch.randn(2, 1, 6, 6)
-    assert torch.equal(plain(x), united(x))
-
-
-def test_a_layer_that_stands_in_a_row_twice_runs_twice():
-    torch.manual_seed(0)
-    pool, act = nn.MaxPool2d(2), nn.ReLU()
-    plain = nn.Sequential(nn.Conv2d(1, 3, 3), pool, act, nn.Conv2d(3, 4, 3), pool, act, nn.Flatten())
-    united = copy.deepcopy(plain)
-    native.install(united, batch=64)
-    x = torch.randn(2, 1, 14, 14)
-    assert type(united) is pooled.PooledSequential
-    assert torch.equal(plain.eval()(x), united.eval()(x))
-    assert torch.allclose(plain.train()(x), united.train()(x), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "watch",
-    [
-        lambda net, called: net[0].register_forward_hook(lambda module, given, z: called.append(z.shape)),
-        lambda net, called: net[0].register_forward_pre_hook(lambda module, given: called.append(given)),
-        lambda net, called: net[1].register_forward_hook(lambda module, given, z: called.append(z.shape)),
-        lambda net, called: net[1].register_full_backward_hook(lambda module, gx, gy: called.append(gy)),
-    ],
-)
-def test_whoever_looks_at_one_of_the_two_still_does(watch):
-    net, called = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2)), []
-    native.install(net, batch=64)
-    watch(net, called)
-    net(torch.randn(2, 1, 6, 6)).sum().backward()
-    assert len(called) == 1
-
-
-def test_whoever_looks_at_the_relu_between_sees_its_own_shape():
-    net, seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), []
-    native.install(net, batch=64)
-    net[1].register_forward_hook(lambda module, given, z: seen.append(tuple(z.shape)))
-    net(torch.randn(2, 1, 6, 6)).sum().backward()
-    assert seen == [(2, 2, 4, 4)]
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_weight_that_is_made_anew_for_every_pass_keeps_learning():
-    net = nn.Sequential(nn.utils.weight_norm(nn.Conv2d(1, 2, 3)), nn.MaxPool2d(2))
-    native.install(net, batch=64)
-    net(torch.randn(2, 1, 6, 6)).sum().backward()
-    assert net[0].weight_g.grad.abs().sum() > 0
-    assert net[0].weight_v.grad is not None
-
-
-@needs_compiler
-def test_rounds_agree_for_any_number_of_workers_and_with_torch_up_to_rounding():
-    given = {"data": "digits", "clients": 3, "train_size": 90, "test_size": 30, "batch_size": 8}
-    plain, recipe = build(Settings(**given, model="mcmahan_cnn_padded")), parse("scaffold+fn")
-    united = plain.in_layout("channels_last+native")
-    with closing(PoolEngine(recipe, united, 2)) as two:
-        a, b = rounds.run(recipe, united, LocalEngine(), 2).w, rounds.run(recipe, united, two, 2).w
-    c = rounds.run(recipe, plain, LocalEngine(), 2).w
-    for name, v in a.items():
-        assert torch.equal(v, b[name]), name
-        assert torch.allclose(v, c[name], atol=1e-4), name
-    assert any(not torch.equal(v, c[name]) for name, v in a.items())  # it was used
+def test_only_what_the_kernel_computes_is_known(conv, pool, known):
+    assert (pooled.is_conv(conv) and pooled.is_pool(pool)) is known
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):
@@ -233,7 +112,7 @@ def test_code_that_cannot_be_built_says_so_and_leaves_nothing(monkeypatch, tmp_p
     building.library.cache_clear()
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
     monkeypatch.setattr(building, "FLAGS", ("-no-such-flag",))
-    with pytest.raises(ConfigError, match=r"pooled.cpp could not be built .*leave out tune=True"):
+    with pytest.raises(ConfigError, match=r"pooled.cpp could not be built .*native='off'"):
         building.library("pooled.cpp")
     assert list((tmp_path / "compiled").iterdir()) == []
 
@@ -245,3 +124,13 @@ def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"pooled.cpp could not be built in .* set HEADWAY_CACHE"):
         building.library("pooled.cpp")
+
+
+@needs_compiler
+def test_a_header_that_changes_builds_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    source = tmp_path / "a.cpp"
+    source.write_text('#include "b.h"\nextern "C" int answer() { return kAnswer; }\n')
+    for number in (1, 2):
+        (tmp_path / "b.h").write_text(f"constexpr int kAnswer = {number};\n")
+        assert building.built(source).answer() == number

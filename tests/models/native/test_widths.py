@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headway.models.native import applies, build, pooled, sources, thin
+from headway.models.native import build, has_wide_vectors, pooled, sources, thin
 
 OTHER = "ATEN_CPU_CAPABILITY"
 HERE = torch.backends.cpu.get_cpu_capability()
@@ -43,7 +42,6 @@ def test_a_linear_layer(batch, size_in, size_out):
     assert all(close(a.grad, e.grad) for a, e in zip(ours, exact, strict=True))
 
 
-@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize(
     ("batch", "channels", "filters", "kernel", "size"),
     [
@@ -52,18 +50,13 @@ def test_a_linear_layer(batch, size_in, size_out):
         (2, 205, 3, (1, 4), (4, 7)), (150, 2, 64, (3, 3), (6, 6)),
     ],
 )  # fmt: skip
-def test_a_convolution_with_its_pool(batch, channels, filters, kernel, size, relu):
+def test_a_convolution_with_its_pool(batch, channels, filters, kernel, size):
     torch.manual_seed(0)
-    layers = [nn.Conv2d(channels, filters, kernel), *([nn.ReLU()] if relu else []), nn.MaxPool2d(2)]
-    exact = nn.Sequential(*copy.deepcopy(layers)).double()
-    ours = pooled.PooledSequential(*layers)
-    x = torch.randn(batch, channels, *size)
-    answers = []
-    for net, kind in ((ours, torch.float32), (exact, torch.float64)):
-        here = x.clone().to(kind).requires_grad_()
-        y = net(here)
-        y.square().sum().backward()
-        answers.append([y, here.grad, *(p.grad for p in net.parameters())])
+    conv, x, answers = nn.Conv2d(channels, filters, kernel), torch.randn(batch, channels, *size), []
+    for kind, f in ((torch.float32, pooled.ConvThenPool.apply), (torch.float64, pooled.torch_conv_then_pool)):
+        given = [t.detach().clone().to(kind).requires_grad_() for t in (x, conv.weight, conv.bias)]
+        y = f(*given, (0, 0))
+        answers.append([y, *torch.autograd.grad(y.square().sum(), given)])
     assert all(close(a, e) for a, e in zip(*answers, strict=True))
 
 
@@ -75,7 +68,7 @@ def test_narrower_vectors_than_those_of_this_processor(name):
         pytest.skip("this processor has no AVX2")
     folder = Path(__file__).parent
     call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_widths.py")]
-    tests = [*call, str(folder / "test_thin.py"), str(folder / "test_pooled.py"), "-k", "not rounds_agree"]
+    tests = [*call, *(str(folder / f"test_{name}.py") for name in ("thin", "pooled", "winograd", "norm"))]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(tests, env=environment | {OTHER: name}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -83,7 +76,7 @@ def test_narrower_vectors_than_those_of_this_processor(name):
 
 @x86
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump reads the machine code")
-@pytest.mark.parametrize("source", ["thin.cpp", "pooled.cpp"])
+@pytest.mark.parametrize("source", ["thin.cpp", "pooled.cpp", "winograd.cpp", "norm.cpp"])
 def test_multiply_adds_are_fused_and_as_wide_as_torchs(source):
     code = subprocess.check_output(["objdump", "-d", build.library(source)._name], text=True)
     fused = {line[-1] for line in re.findall(r"vfmadd\S+p[sd]\s.*%([xyz])mm", code)}
@@ -101,7 +94,7 @@ def test_the_flags_are_a_part_of_what_measured_times_are_kept_under(monkeypatch)
 
 
 @x86
-@pytest.mark.parametrize(("name", "used"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
-def test_without_avx_torch_is_used(monkeypatch, name, used):
+@pytest.mark.parametrize(("name", "wide"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
+def test_without_avx_torch_is_used(monkeypatch, name, wide):
     monkeypatch.setattr(build, "capability", lambda: name)
-    assert applies(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)), batch=8) is used
+    assert has_wide_vectors() is wide
