@@ -207,8 +207,8 @@ class Peak(NoSetup):
 def subject(name: str, data: str, workers: int | None) -> Subject:
     """A subject by name.
 
-    `anchor:w1`, `anchor:w1:1` on one thread, `headway:w2:moon`, `tuned:w2:fedavg`, `growth:1000`, `cached:fedrep`, `uncached:fedrep`,
-    `ccvr`, `forward`, `peak`.
+    `anchor:w1`, `anchor:w1:1` on one thread, `headway:w2:moon`, `tuned:w2:fedavg`, `growth:1000`, `cached:fedrep`,
+    `uncached:fedrep`, `ccvr`, `forward`, `peak`.
     """
     kind, _, rest = name.partition(":")
     count = cores()

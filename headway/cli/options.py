@@ -130,7 +130,10 @@ def setting(name: str) -> Option:
         return Option(f"{dashed(name)}/--no-{dashed(name)[2:]}", name, about=about, default=None)
     choices = rule.get("enum", ())
     complete = completion.words(*choices) if choices else COMPLETE.get(name)
-    kind = "|".join(choices) or KINDS[rule["type"]]
+    words = [
+        r["const"] for r in settings.Settings.model_json_schema()["properties"][name].get("anyOf", ()) if "const" in r
+    ]
+    kind = "|".join(choices or (KINDS[rule["type"]], *words))
     return text(dashed(name), name, about=about + shown(field.default), metavar=kind, shell_complete=complete)
 
 

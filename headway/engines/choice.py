@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from headway.base import machine
+from headway.base.names import in_head
 from headway.core.recipe import Recipe
 from headway.engines.local import LocalEngine
 from headway.engines.memory import keep_freed_memory
 from headway.engines.options import EngineOptions, workers_beside
 from headway.engines.pool import PoolEngine
 from headway.engines.store import ClientStore, DirectoryStore, SpillingStore
+from headway.training.cohort import cohorts
+from headway.training.probe import probed
 
 if TYPE_CHECKING:
     from headway.training.task import Task
 
 __all__ = ["engine_for", "passing_store", "set_threads", "store_for", "workers_beside"]
-WORTH_WORKERS = 8e7  # samples x parameters of a round; below, worker processes cost more time than they save
+WORTH_WORKERS = 5e8  # floating-point operations of a round; below, worker processes cost more time than they save
+STARTS = 10  # times as many of the whole run, for starting them
+PER_CLIENT = 1e7  # operations that a worker could save while a client that trains alone is prepared
 
 
 def engine_for(
@@ -40,8 +45,7 @@ def engine_for(
             recipe, task, options.workers, address=options.address, store=store, tick=tick, say=options.progress.say
         )
     ids = task.everyone() if recipe.trains_everyone else task.sampling(0)
-    work = sum(map(task.data.size, ids)) * sum(p.numel() for p in task.first_params(recipe).values())
-    auto = machine.cores() if work > WORTH_WORKERS else 1
+    auto = machine.cores() if options.workers is None and worth_workers(recipe, task, ids) else 1
     workers = min(auto if options.workers is None else options.workers, len(ids))
     if not hasattr(os, "fork"):
         return LocalEngine(store, tick)
@@ -50,6 +54,23 @@ def engine_for(
     if workers < 2 or task.device.type != "cpu":
         return LocalEngine(store, tick)
     return PoolEngine(recipe, task, workers, store, tick, options.progress.say)
+
+
+def worth_workers(recipe: Recipe, task: Task, ids: Sequence[int]) -> bool:
+    """Whether a round of these clients, with its evaluation, gains from worker processes."""
+    s, forward = task.settings, forward_work(recipe, task)
+    alone = sum(len(unit) == 1 for unit in cohorts(recipe, task, ids))
+    trained = 3 * forward * sum(map(task.data.size, ids)) * s.epochs
+    evaluated = forward * len(task.dataset.y_test) / int(s.eval_every)
+    work = trained + evaluated + PER_CLIENT * alone
+    return work > WORTH_WORKERS and work * s.rounds > STARTS * WORTH_WORKERS
+
+
+def forward_work(recipe: Recipe, task: Task) -> float:
+    """Floating-point operations of a forward pass of one sample; that of a body that refuses a probe is estimated."""
+    params = task.first_params(recipe)
+    seen = sum(layer.work for layer in probed(task))
+    return seen + 2.0 * sum(p.numel() for name, p in params.items() if in_head(name) or not seen)
 
 
 def store_for(out: Path, task: Task, options: EngineOptions) -> ClientStore:

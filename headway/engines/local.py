@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,10 +65,12 @@ class LocalEngine:
         ids: Sequence[int],
         phases: Sequence[Phase],
         keep: bool,
+        known: Mapping[int, int] | None = None,
     ) -> Iterator[PersonalResult]:
         for done, k in enumerate(ids):
             self.tick(done, len(ids))
-            yield evaluate_personal(recipe, task, cast, self.client(recipe, task, cast, k), phases, keep)
+            client = self.client(recipe, task, cast, k)
+            yield evaluate_personal(recipe, task, cast, client, phases, keep, (known or {}).get(k))
 
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
         """Right predictions of each client's model as it receives the broadcast. `tick` is not called."""
@@ -121,13 +123,18 @@ def surveyed(recipe: Recipe, task: Task, net: Net, k: int) -> dict[str, Any]:
 
 
 def evaluate_personal(
-    recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase], keep: bool
-) -> PersonalResult:
-    """Personalise one client's model and evaluate it after each stage on the client's own test data."""
+    recipe: Recipe, task: Task, cast: Broadcast, client: Client, phases: Sequence[Phase], keep: bool,
+    known: int | None = None,
+) -> PersonalResult:  # fmt: skip
+    """Personalise one client's model and evaluate it after each stage on the client's own test data.
+
+    `known`: how many predictions are right before the first stage.
+    """
     x, y = task.test(client.id)
     correct: dict[str, int] = {}
     tensors = Tree()
     for stage, net in personal_net(recipe, task, cast, client, phases, fresh=bool(phases)):
-        correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum())
+        received = known if not correct else None
+        correct[stage] = int(right_answers(net, x, y, personal=True)[0].sum()) if received is None else received
         tensors = net.tensors() if keep else tensors
     return PersonalResult(client.id, len(y), correct, tensors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -135,15 +135,15 @@ class PoolEngine(LocalEngine):
     ) -> bytes:
         if kind == "train":
             return slot.pack(train_cohort(self.recipe, task, cast, clients, own_memory=False))
-        phases = self._phases if kind == "personal" else []
-        return slot.pack(evaluate_personal(self.recipe, task, cast, clients[0], phases, keep=bool(how)))
+        phases, (keep, known) = (self._phases, how) if kind == "personal" else ([], (False, None))
+        return slot.pack(evaluate_personal(self.recipe, task, cast, clients[0], phases, keep, known))
 
     # ---- in the run
     def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
         self._pending = []
         units = cohorts(recipe, task, ids)
-        for _, answers in self._spread("train", ("cast", self.cast_buffer.pack(cast)), units, None):
+        for _, answers in self._spread("train", ("cast", self.cast_buffer.pack(cast)), units):
             for report, client in answers:
                 reports.append(Report(**report))
                 self._pending.append(Client(**client))
@@ -154,21 +154,23 @@ class PoolEngine(LocalEngine):
         self.store.put(copied(client) for client in drained(self._pending))
 
     def personal(
-        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
-    ) -> Iterator[PersonalResult]:
+        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool,
+        known: Mapping[int, int] | None = None,
+    ) -> Iterator[PersonalResult]:  # fmt: skip
         self._phases = phases
         self._restart_workers()  # phases contain functions, which cannot be sent; newly forked workers inherit them
         for start in range(0, len(ids), self.most):
             part = ids[start : start + self.most]
             opened = ("cast", self.cast_buffer.pack(cast))
-            results = [PersonalResult(**v) for _, v in self._spread("personal", opened, alone(part), keep)]
+            answers = self._spread("personal", opened, alone(part), lambda unit: (keep, (known or {}).get(unit[0])))
+            results = [PersonalResult(**v) for _, v in answers]
             yield from sorted(results, key=lambda r: r.client)
 
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
         correct: dict[int, int] = {}
         for start in range(0, len(ids), self.most):
             opened = ("cast", self.cast_buffer.pack(cast))
-            part = self._spread("received", opened, alone(ids[start : start + self.most]), None)
+            part = self._spread("received", opened, alone(ids[start : start + self.most]))
             correct |= {k: PersonalResult(**v).last for (k,), v in part}
         return {k: correct[k] for k in ids}
 
@@ -178,7 +180,7 @@ class PoolEngine(LocalEngine):
         for start in range(0, len(ids), self.most):
             part = ids[start : start + self.most]
             opened = ("net", self.cast_buffer.pack({"spec": net.head.spec, "tensors": net.tensors()}))
-            answers = dict(self._spread("survey", opened, alone(part), None))
+            answers = dict(self._spread("survey", opened, alone(part)))
             yield from (answers[(k,)] for k in part)
 
     def close(self) -> None:
@@ -223,11 +225,13 @@ class PoolEngine(LocalEngine):
         self._stop_workers()
         self.workers = [Worker(self._work(w)) for w in range(count)]
 
-    def _spread(self, kind: str, opened: Any, units: Sequence[Unit], how: Any) -> Iterable[tuple[Unit, Any]]:
+    def _spread(
+        self, kind: str, opened: Any, units: Sequence[Unit], how: Callable[[Unit], Any] = lambda unit: None
+    ) -> Iterable[tuple[Unit, Any]]:
         """Distribute the clients over the workers, largest units first; yield (unit, result) as they finish.
 
         A worker that dies is replaced, and its unit starts again. `opened` is the first message to every worker: the
-        broadcast, or a net.
+        broadcast, or a net; `how`: what a worker must know of a unit besides.
         """
         slot_of = {unit: slot for slot, unit in enumerate(units)}
         queue = sorted(units, key=lambda unit: (sum(map(self.task.data.size, unit)), unit))  # popped from the end
@@ -253,7 +257,7 @@ class PoolEngine(LocalEngine):
                     queue.append(unit)
                     return
                 held.append((unit, inbox))
-                self.workers[w].send((kind, unit, slot_of[unit], inbox, message, how))
+                self.workers[w].send((kind, unit, slot_of[unit], inbox, message, how(unit)))
 
         with selectors.DefaultSelector() as ready:
             for w, worker in enumerate(self.workers):

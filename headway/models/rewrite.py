@@ -197,6 +197,8 @@ def for_prediction(body: nn.Module, native: bool) -> Plan | None:
     if r is None:
         return None
     for node in nodes(r.graph):
+        if native and r.layer(node, nn.Linear) is not None:
+            r.put([node], Linear(str(node.target)))
         if r.conv(node) is None:
             continue
         row, name = [node], ""

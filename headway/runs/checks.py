@@ -21,6 +21,15 @@ def notes_of(recipe: Recipe, task: Task) -> list[str]:
     return [*compatibility.check(rounds.setup_of(recipe, task)), *partition_notes(task)]
 
 
+def auto_notes(asked: Settings, task: Task) -> list[str]:
+    """What was chosen where the user left it to headway."""
+    if asked.eval_every != "auto":
+        return []
+    every = int(task.settings.eval_every)
+    rounds = "every round" if every == 1 else f"every {every} rounds, and after the last"
+    return [f"eval_every=auto: the model is evaluated after {rounds}"]
+
+
 def partition_notes(task: Task) -> list[str]:
     """What a user should know about the data and how clients got them."""
     notes = task.partition.notes

@@ -11,7 +11,7 @@ from headway.base.names import in_body
 from headway.core.compatibility import two_headed
 from headway.core.recipe import Recipe
 from headway.core.state import Server
-from headway.metrics.accuracy import PersonalScore, curve_figures, failure, global_score, rounds_to
+from headway.metrics.accuracy import GlobalScore, PersonalScore, curve_figures, failure, global_score, rounds_to
 from headway.models.net import Net
 from headway.runs.directory import save_tensors
 from headway.training import rounds
@@ -34,6 +34,14 @@ def notes_in(summary: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """What an evaluated round showed of the server's model."""
+
+    score: GlobalScore
+    received: PersonalScore  # every client's model as it receives the global one
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Computes, once after the last round, what summary.json and the model files hold."""
 
@@ -44,13 +52,20 @@ class Outcome:
     ids: Sequence[int]  # the clients evaluated personally
     out: Path
     say: Callable[[str], None]
+    known: Evaluated | None = None  # of the last round, if it was evaluated
+
+    def score(self, server: Server, net: Net) -> GlobalScore:
+        """The model's score on the global test set; known if it is the model of the last round."""
+        if self.known is not None and server is self.server:
+            return self.known.score
+        return global_score(net, self.engine, self.task)
 
     def figures(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], Net]:
         """The summary without sums over rounds, and the final model."""
         server, recipe, task = self.server, self.recipe, self.task
         start = rounds.calibration_start(server, recipe, self.engine.store)
         net = rounds.global_net(start, recipe, task)
-        score = global_score(net, self.engine, task)
+        score = self.score(start, net)
         shared = rounds.has_global_model(recipe, task)
         judged = (
             "global_acc" if shared and recipe.share("head.weight") else "personal_acc"
@@ -107,7 +122,10 @@ class Outcome:
         if keep:
             (self.out / "clients").mkdir(exist_ok=True)
         results, broken, fixed = [], 0, task.net(recipe).fixed().keys()
-        for result in self.engine.personal(recipe, task, rounds.cast_of(start, recipe), self.ids, phases, keep):
+        same = self.known is not None and task.settings.personal_from == "global"
+        known = self.known.received.correct if same and self.known is not None else None
+        cast = rounds.cast_of(start, recipe)
+        for result in self.engine.personal(recipe, task, cast, self.ids, phases, keep, known):
             if keep:
                 save_tensors(
                     result.tensors, self.out / "clients" / f"{result.client}.safetensors", str(recipe), recipe.head()

@@ -22,7 +22,7 @@ from headway.engines.ray.session import check_engine
 from headway.methods import recipe as parse_recipe
 from headway.metrics.accuracy import global_score, personal_ids, received_score
 from headway.runs.checkpoint import Checkpoint, Checkpoints
-from headway.runs.checks import check_before_loading, check_fits, notes_of
+from headway.runs.checks import auto_notes, check_before_loading, check_fits, notes_of
 from headway.runs.contents import clear, damaged_task_files, repair_task_files, start_folder
 from headway.runs.directory import (
     NEW_FOLDER,
@@ -36,7 +36,7 @@ from headway.runs.directory import (
     truncate,
     write_json,
 )
-from headway.runs.finish import Outcome
+from headway.runs.finish import Evaluated, Outcome
 from headway.runs.identity import identity_of, state_of
 from headway.runs.lock import locked
 from headway.runs.monitor import Watcher
@@ -87,7 +87,7 @@ def execute(
     identity = identity_of(parsed, task)
     prepare_folder(out)
     with locked(out):
-        for text in notes_of(parsed, task):
+        for text in [*notes_of(parsed, task), *auto_notes(s, task)]:
             say(f"note: {text}")
         state = state_of(out, identity, options.overwrite)
         if state == "unfinished":
@@ -217,6 +217,7 @@ class Experiment:
         self.trackers = Trackers(options.track, out)
         self.rows: list[dict[str, Any]] = []
         self.server: Server | None = None
+        self.known: tuple[int, Evaluated | None] = (-1, None)  # the last evaluated round and what it showed
         self.signal = self._deaths = 0
         self._saved, self._saved_round = time.monotonic(), -1
         self._clock = time.monotonic()
@@ -255,7 +256,7 @@ class Experiment:
         trained = time.monotonic() - self._clock
         s = self.task.settings
         row: dict[str, Any] = {"round": server.round}
-        due = server.round % s.eval_every == 0 or server.round == s.rounds
+        due = server.round % int(s.eval_every) == 0 or server.round == s.rounds
         row |= self._scores(server) if due else dict.fromkeys(SCORES)
         losses = [r.loss for r in reports]
         row["train_loss"] = sum(losses) / len(losses)
@@ -288,6 +289,7 @@ class Experiment:
         net = rounds.global_net(server, self.recipe, self.task)
         score = global_score(net, self.engine, self.task)
         own = received_score(server, self.recipe, self.task, self.engine, net, score, self.ids)
+        self.known = (server.round, Evaluated(score, own))
         values: tuple[float | None, ...] = (score.acc, score.loss, score.balanced)
         if not rounds.has_global_model(self.recipe, self.task):
             values = (None, None, None)
@@ -307,7 +309,9 @@ class Experiment:
         """Write figures and model files; the summary last, so that a run with one is a finished run."""
         if self._saved_round != server.round:
             self._checkpoint(server)
-        outcome = Outcome(server, self.recipe, self.task, self.engine, self.ids, self.out, self.progress.say)
+        at, known = self.known
+        known = known if at == server.round else None
+        outcome = Outcome(server, self.recipe, self.task, self.engine, self.ids, self.out, self.progress.say, known)
         summary, net = outcome.figures(self.rows)
         summary["bytes_up"] = sum(r["bytes_up"] for r in self.rows)
         summary["bytes_down"] = sum(r["bytes_down"] for r in self.rows)

@@ -17,8 +17,9 @@ from headway.training.cohort import cohort_size
 from headway.training.probe import Layer, native_share, probed, runs_channels_last
 from headway.training.task import Task
 
-CACHE = 2 * 2**20  # bytes of one core's cache that the images of a chunk may fill
-FEWEST, MOST = 16, WHOLE  # samples of a chunk
+CACHE = 8 * 2**20  # bytes that a chunk may take at the widest layer, so that the next layer finds them in the cache
+FEW, MOST = 64, WHOLE  # samples of a chunk; with fewer than FEW, preparing the weights takes longer than is saved
+LEAST, LARGEST = 16, 64 * 2**20  # samples of a chunk of large images, and its bytes at the widest layer
 TINY_MAP = 4  # positions; on smaller maps a convolution spends its time rearranging the weight
 WORTH_NATIVE = 3e11  # floating-point operations of a run's training; below, compiling native code takes longer
 COVERED = 0.2  # the smallest share of them that native code must compute
@@ -78,10 +79,13 @@ def layout_of(layers: list[Layer]) -> str:
 
 
 def chunk_of(layers: list[Layer], net: Net) -> int:
-    """How many samples are evaluated at once: as many as fit the cache at the widest layer.
+    """How many samples are evaluated at once: as many as the cache holds at the widest layer, but not too few.
 
     A body that normalises by the batch is evaluated in whole chunks as ever: its predictions depend on them.
     """
     widest = max((layer.moved for layer in layers), default=0)
     images = any(layer.weights for layer in layers)
-    return min(MOST, max(FEWEST, CACHE // max(1, widest))) if images and not normalises_by_batch(net) else WHOLE
+    if not images or normalises_by_batch(net):
+        return WHOLE
+    few = min(FEW, max(LEAST, LARGEST // widest))
+    return min(MOST, max(few, CACHE // widest))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,9 +81,19 @@ class Engine(Protocol):
         """Right predictions of each client's model as it receives the broadcast."""
 
     def personal(
-        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
+        self,
+        recipe: Recipe,
+        task: Task,
+        cast: Broadcast,
+        ids: Sequence[int],
+        phases: Sequence[Phase],
+        keep: bool,
+        known: Mapping[int, int] | None = None,
     ) -> Iterator[PersonalResult]:
-        """Personalise these clients' models by `phases` and evaluate each; `keep`: with the model's tensors."""
+        """Personalise these clients' models by `phases` and evaluate each; `keep`: with the model's tensors.
+
+        `known`: right predictions of models as received that need not be computed again.
+        """
 
     def logits(self, task: Task, net: Net, held_out: Tensor | None = None) -> Tensor:
         """The net on the global test set, or on these positions among the clients' own test samples, [N, C]."""

@@ -273,7 +273,8 @@ def build(
     own = (x, y) if local.test_from == "train" else (dataset.x_test.to(where), dataset.y_test.to(where))
     aug = augment_for(s, dataset)
     name = auto_model(dataset) if s.model == "auto" else s.model
-    resolved = s.model_copy(update={"model": name, "clients": len(partition)})
+    every = s.evaluated_every(len(local.train.index), len(dataset.y_test))
+    resolved = s.model_copy(update={"model": name, "clients": len(partition), "eval_every": every})
     return Task(
         resolved, dataset, partition, local, body_maker(s, name, model, dataset), where,
         ClientData(x, y, local.train), ClientData(*own, local.test), aug, gpus=gpus,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import headway as fl
 from headway.base.errors import ConfigError
 from headway.engines import PoolEngine, choice
+from headway.methods import recipe as parse
 from headway.runs.directory import read_json
 from headway.runs.runner import Options
+from headway.training.settings import settings
+from headway.training.task import build
 
 TASK = {"clients": 3, "rounds": 3, "train_size": 150, "test_size": 60, "model": "mlp_small"}
 
@@ -89,3 +94,34 @@ def test_auto_takes_workers_where_threads_are_one(tmp_path, monkeypatch, engines
     monkeypatch.chdir(tmp_path)
     fl.run("fedavg", **TASK, workers="auto", out="a")
     assert engines == [PoolEngine.__name__]
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "worth"),
+    [
+        ("mlp_small", {"clients": 5, "train_size": 100, "test_size": 100}, False),
+        ("mcmahan_cnn_padded", {"clients": 5}, True),  # 1,438 images of about 5 million multiplications
+        ("mcmahan_cnn_padded", {"clients": 5, "rounds": 1, "train_size": 50, "test_size": 50}, False),
+        ("mlp_small", {"clients": 100, "rounds": 20}, True),  # each client costs time of its own
+        ("mlp_small", {"clients": 100, "rounds": 2}, False),
+    ],
+)
+def test_rounds_that_gain_from_workers(model, more, worth) -> None:
+    task = build(settings({"data": "digits", "model": model, **more}))
+    assert choice.worth_workers(parse("fedavg"), task, task.everyone()) is worth
+
+
+def test_the_evaluation_counts_too() -> None:
+    """Ten clients a round of two images each: the test set is most of the work."""
+    small = {"data": "digits", "model": "mcmahan_cnn_padded", "clients": 100, "sampling": 0.02, "rounds": 200}
+    each, seldom = (build(settings(small | {"eval_every": n})) for n in (1, 200))
+    recipe = parse("fedavg")
+    assert choice.worth_workers(recipe, each, each.sampling(0))
+    assert not choice.worth_workers(recipe, seldom, seldom.sampling(0))
+
+
+def test_many_small_clients_that_train_alone_gain_from_workers() -> None:
+    task = build(settings({"data": "digits", "model": "mlp_small", "clients": 500, "partition": "iid", "rounds": 20}))
+    together, alone = parse("fedavg"), parse("moon")
+    assert not choice.worth_workers(together, replace(task, cohort=256), task.everyone())
+    assert choice.worth_workers(alone, replace(task, cohort=256), task.everyone())

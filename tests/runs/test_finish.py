@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from run_files import DIGITS
 from safetensors.torch import load_file
 
 import headway
-from headway.engines import LocalEngine
+from headway.engines import LocalEngine, local
 from headway.methods import recipe as parse
 from headway.runs.finish import Outcome
 from headway.training import rounds
@@ -56,3 +57,36 @@ def test_a_summarys_figures_are_those_of_the_saved_model(tmp_path):
     assert summary["global_acc"] == after["after"]
     assert (summary["global_loss"], summary["balanced_acc"]) == (after["loss"], after["balanced_acc"])
     assert after["balanced_acc_before"] != after["balanced_acc"]
+
+
+@pytest.mark.parametrize(("recipe", "more", "passes"), [("fedavg", {}, 3), ("fedavg+ccvr", {}, 4), ("fedper", {}, 4)])
+def test_nothing_is_evaluated_twice(recipe, more, passes, tmp_path, monkeypatch):
+    """Three rounds, three passes; one more of a calibrated model and of the mean of personal heads."""
+    judged, own = [], []
+    original, answers = LocalEngine.logits, local.right_answers
+
+    def logits(self, task, net, held_out=None):
+        judged.append(net)
+        return original(self, task, net, held_out)
+
+    def right_answers(net, x, y, personal):
+        own.append(len(y))
+        return answers(net, x, y, personal)
+
+    monkeypatch.setattr(LocalEngine, "logits", logits)
+    monkeypatch.setattr(local, "right_answers", right_answers)
+    run = headway.run(recipe, out=tmp_path / "r", **DIGITS | {"rounds": 3} | more)
+    assert len(judged) == passes
+    stages = run.summary["personal"]["stages"]
+    clients = run.summary["personal"]["clients"]
+    kept = recipe == "fedper"  # its clients have classifiers of their own: as received, they are judged in every round
+    assert len(own) == (3 * clients if kept else (len(stages) - 1) * clients)
+    assert stages["received"] == run.metrics["personal_acc"][-1]
+
+
+def test_a_last_round_that_was_not_evaluated_is_evaluated_at_the_end(tmp_path):
+    whole = headway.run("fedavg", out=tmp_path / "a", **DIGITS)
+    (whole.path / "summary.json").rename(tmp_path / "old.json")  # as if it had been killed before it wrote the summary
+    resumed = headway.resume(whole.path)
+    assert resumed.summary["global_acc"] == headway.run("fedavg", out=tmp_path / "b", **DIGITS).summary["global_acc"]
+    assert resumed.summary["personal"] == json.loads((tmp_path / "old.json").read_text())["personal"]

@@ -40,10 +40,22 @@ def test_images_are_channels_last_unless_most_weights_work_on_tiny_maps(model, l
     assert defaults.by_rule(task_of(model), use_native=False).layout == layout
 
 
-def test_a_chunk_fills_the_cache_at_the_widest_layer():
-    # input 3 x 32 x 32 and output 8 x 30 x 30 floats: 41,088 bytes an image; 2 MB hold 51
-    conv = lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))  # noqa: E731
-    assert defaults.by_rule(task_of(conv)).chunk == 2 * 2**20 // 41_088 == 51
+@pytest.mark.parametrize(
+    ("filters", "side", "chunk"),
+    [
+        (8, 32, 204),  # input 3 x 32 x 32 and output 8 x 30 x 30 floats: 41,088 bytes an image; 8 MB hold 204
+        (64, 32, 64),  # 242,688 bytes: 8 MB hold 34, which are too few
+        (64, 100, 26),  # 2,578,624 bytes: 64 of them would be more than 64 MB
+        (64, 200, 16),
+        (1, 8, 512),
+    ],
+)
+def test_a_chunk_fills_the_cache_at_the_widest_layer(filters, side, chunk):
+    def conv():
+        return nn.Sequential(nn.Conv2d(3, filters, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(filters, 10))
+
+    images = np.random.RandomState(0).randint(0, 255, (40, 3, side, side), dtype=np.uint8)
+    assert defaults.by_rule(task_of(conv, images)).chunk == chunk
 
 
 def test_predictions_that_depend_on_the_chunk_keep_it():
@@ -98,7 +110,7 @@ def test_a_run_goes_on_in_the_ways_it_began_with(tmp_path, monkeypatch):
     }
     run = headway.run("fedavg", **s, out=tmp_path / "r", checkpoint_seconds=0, partition="iid")
     how = run.config["options"]
-    assert (how["layout"], how["chunk"], how["cohort"]) == ("channels_last", 16, 1)
+    assert (how["layout"], how["chunk"], how["cohort"]) == ("channels_last", 64, 1)
     model, metrics = ((run.path / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl"))
     max((run.path / "checkpoint").glob("round-*.json")).unlink()
     for name in ("summary.json", "model.safetensors"):

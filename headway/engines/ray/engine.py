@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -271,17 +271,18 @@ class RayEngine(LocalEngine):
         return reports
 
     def personal(
-        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool
-    ) -> Iterator[PersonalResult]:
+        self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int], phases: Sequence[Phase], keep: bool,
+        known: Mapping[int, int] | None = None,
+    ) -> Iterator[PersonalResult]:  # fmt: skip
         number, packed = self._broadcast(cast)
         trains = bool(phases)
-        answers = self._personal(number, packed, ids, trains, keep, self.tick)
+        answers = self._personal(number, packed, ids, trains, keep, self.tick, known or {})
         for answer in in_order(ids, answers):
             yield PersonalResult(**from_array(answer, task.device))
 
     def received(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> dict[int, int]:
         number, packed = self._broadcast(cast)
-        answers = self._personal(number, packed, ids, False, False, silent)
+        answers = self._personal(number, packed, ids, False, False, silent, {})
         correct = {k: PersonalResult(**from_array(answer, task.device)).last for k, answer in answers}
         return {k: correct[k] for k in ids}
 
@@ -311,11 +312,12 @@ class RayEngine(LocalEngine):
         return torch.cat(z)[: len(samples_or_positions(task, held_out))]
 
     def _personal(
-        self, number: int, packed: Any, ids: Sequence[int], trains: bool, keep: bool, tick: Tick
-    ) -> Iterator[tuple[Any, Any]]:
+        self, number: int, packed: Any, ids: Sequence[int], trains: bool, keep: bool, tick: Tick,
+        known: Mapping[int, int],
+    ) -> Iterator[tuple[Any, Any]]:  # fmt: skip
         def args(k: int) -> tuple[Any, ...]:
             data = self.shards.train(k) if trains else self.shards.labels(k)
-            return number, packed, k, data, self.shards.test(k), self._state_of(k), trains, keep
+            return number, packed, k, data, self.shards.test(k), self._state_of(k), trains, keep, known.get(k)
 
         return self.group.spread("personal", ids, args, tick, "client", self._last_nodes)
 

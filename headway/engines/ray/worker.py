@@ -145,19 +145,18 @@ class ClientWorker:
         return to_array(train_cohort(self.recipe, task, received, clients, own_memory=False))
 
     def personal(
-        self, number: int, cast: Packed, k: int, data: Packed, test: Packed, client: Packed | None, *how: bool
+        self, number: int, cast: Packed, k: int, data: Packed, test: Packed, client: Packed | None, *how: Any
     ) -> Packed:
-        """Evaluate a client's own model; `how`: whether to train it first, whether to return its tensors.
+        """Evaluate a client's own model; `how`: whether to train it, whether to return its tensors, what is known.
 
         Phases contain functions and cannot be sent, so they are made here, from the recipe.
         """
         received = self._cast(number, cast)
-        trains, keep = how
+        trains, keep, known = how
         phases = rounds.personal_phases(self.recipe, self.task) if trains else []
         mine = self._client(received, k, client)
-        return to_array(
-            evaluate_personal(self.recipe, with_samples(self.task, {k: data}, {k: test}), received, mine, phases, keep)
-        )
+        task = with_samples(self.task, {k: data}, {k: test})
+        return to_array(evaluate_personal(self.recipe, task, received, mine, phases, keep, known))
 
     def survey(self, number: int, net: Packed, k: int, data: Packed) -> Packed:
         return to_array(surveyed(self.recipe, with_samples(self.task, {k: data}), self._net(number, net), k))
