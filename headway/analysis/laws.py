@@ -25,6 +25,7 @@ from headway.base.serialise import flatten, to_bytes, unflatten
 from headway.base.tree import stream
 from headway.core.piece import HOOKS, Piece
 from headway.core.recipe import Recipe, idea_line
+from headway.core.reports import Part, Reports
 from headway.core.setting import neutral_settings
 from headway.core.state import Broadcast, Client, Report, Server
 from headway.engines import ClientStore, DirectoryStore, LocalEngine, PoolEngine
@@ -216,7 +217,7 @@ class SerialisingEngine(LocalEngine):
         super().__init__()
         self.order = random.Random(seed)  # noqa: S311
 
-    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Part]:
         there = Broadcast(**through_bytes(cast))
         ids = self.order.sample(list(ids), len(ids))
         pairs = [train_client(recipe, task, there, self.client(recipe, task, there, k)) for k in ids]
@@ -267,7 +268,7 @@ def unchanged_arguments(trial: Trial) -> None:
     before = copy.deepcopy((server, cast, clients))
     reports = [train_client(trial.recipe, trial.task, cast, client)[0] for client in clients]
     sent = copy.deepcopy(reports)
-    rounds.combined(server, cast, reports, trial.recipe, trial.task)
+    rounds.combined(server, cast, Reports.of(reports), trial.recipe, trial.task)
     must_equal((server, cast, clients), before, "a hook changed what it was given")
     must_equal(reports, sent, "a hook of the server changed the reports")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headway.base.tree import Tree, mean
+from headway.core.reports import Reports
 from headway.core.state import Report
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class Arrived:
     """The round as the server sees it. In a hook, `kept` and each report's `sent` are those of the hook's piece."""
 
     w: Tree  # shared parameters that the clients received, w^t
-    reports: Sequence[Report]  # in the order of the clients' numbers, k in S_t
+    reports: Reports | Sequence[Report]  # in the order of the clients' numbers, k in S_t
     p: Sequence[float]  # weight of each report; they sum to one
     num_clients: int  # K, including clients that did not train in this round
     round: int  # t
@@ -33,8 +34,11 @@ class Arrived:
 
     def mean(self, p: Sequence[float] | None = None) -> Tree:
         """sum_k p_k w_k."""
-        return mean([r.w for r in self.reports], self.p if p is None else p)
+        p = self.p if p is None else p
+        return self.reports.mean(p) if isinstance(self.reports, Reports) else mean([r.w for r in self.reports], p)
 
     def of(self, piece: Piece) -> Arrived:
         """The same round as one piece sees it."""
-        return replace(self, kept=self.kept.get(piece.name, {}), reports=[r.of(piece) for r in self.reports])
+        reports = self.reports
+        mine = reports.of_piece(piece) if isinstance(reports, Reports) else [r.of(piece) for r in reports]
+        return replace(self, kept=self.kept.get(piece.name, {}), reports=mine)

@@ -19,7 +19,7 @@ from headway.engines.memory import keep_freed_memory
 from headway.engines.options import EngineOptions, workers_beside
 from headway.engines.pool import PoolEngine
 from headway.engines.store import ClientStore, DirectoryStore, SpillingStore
-from headway.training.cohort import cohorts
+from headway.training.cohort import cohorts, native_perceptron
 from headway.training.probe import probed
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def engine_for(
         return PoolEngine(recipe, task, min(len(task.gpus), len(ids)), store, tick, options.progress.say)
     if workers < 2 or task.device.type != "cpu":
         return LocalEngine(store, tick)
+    if options.workers is None and native_perceptron(recipe, task):
+        return LocalEngine(store, tick, threads=workers)  # nothing has to be copied from process to process
     return PoolEngine(recipe, task, workers, store, tick, options.progress.say)
 
 

@@ -20,7 +20,8 @@ from headway.base.tree import Tree
 from headway.base.wording import option, resume_call
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Client, Report
+from headway.core.reports import Part
+from headway.core.state import Broadcast, Client
 from headway.engines.local import (
     LocalEngine,
     drained,
@@ -30,11 +31,10 @@ from headway.engines.local import (
     surveyed,
 )
 from headway.engines.store import ClientStore
-from headway.engines.transport import ALIGN, SharedBuffer
+from headway.engines.transport import ALIGN, SharedBuffer, packable, unpacked
 from headway.engines.worker import GONE, Worker, received
 from headway.models.net import Net, chunks
-from headway.training.client import first_client
-from headway.training.cohort import cohorts, train_cohort
+from headway.training.cohort import cohorts, first_clients, train_cohort
 from headway.training.engine import PersonalResult
 
 if TYPE_CHECKING:
@@ -122,10 +122,12 @@ class PoolEngine(LocalEngine):
                 kept = (
                     self.inboxes[number][inbox].unpack(message, device=task.device) if message else [None] * len(unit)
                 )
-                clients = [
-                    Client(**state) if state else first_client(self.recipe, task, cast, k)
-                    for k, state in zip(unit, kept, strict=True)
-                ]
+                new = iter(
+                    first_clients(
+                        self.recipe, task, cast, [k for k, state in zip(unit, kept, strict=True) if not state]
+                    )
+                )
+                clients = [Client(**state) if state else next(new) for state in kept]
                 pipe.send((unit, slot, self._answer(task, kind, cast, clients, self.slots[slot], how)))
 
         return work
@@ -134,19 +136,20 @@ class PoolEngine(LocalEngine):
         self, task: Task, kind: str, cast: Broadcast, clients: Sequence[Client], slot: SharedBuffer, how: Any
     ) -> bytes:
         if kind == "train":
-            return slot.pack(train_cohort(self.recipe, task, cast, clients, own_memory=False))
+            parts, states = train_cohort(self.recipe, task, cast, clients, own_memory=False, empty=slot.empty)
+            return slot.pack(packable(parts, states))
         phases, (keep, known) = (self._phases, how) if kind == "personal" else ([], (False, None))
         return slot.pack(evaluate_personal(self.recipe, task, cast, clients[0], phases, keep, known))
 
     # ---- in the run
-    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
-        reports: list[Report] = []
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Part]:
+        reports: list[Part] = []
         self._pending = []
         units = cohorts(recipe, task, ids)
-        for _, answers in self._spread("train", ("cast", self.cast_buffer.pack(cast)), units):
-            for report, client in answers:
-                reports.append(Report(**report))
-                self._pending.append(Client(**client))
+        for _, answer in self._spread("train", ("cast", self.cast_buffer.pack(cast)), units):
+            parts, states = unpacked(answer)
+            reports += parts
+            self._pending += states
         return reports
 
     def commit(self) -> None:

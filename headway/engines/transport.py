@@ -6,7 +6,7 @@ import json
 import marshal
 import math
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.base.serialise import flatten, unflatten
+from headway.core.reports import Bundle, Part
+from headway.core.state import Client, Report
 
 ALIGN = 64
 MOST_MAPPINGS = 20_000  # memory mappings of one engine
@@ -28,6 +30,7 @@ class SharedBuffer:
         self._memory = mmap.mmap(-1, size) if memory is None else memory  # anonymous: freed with the last process
         self._start = start
         self._whole: dict[torch.dtype, Tensor] = {}  # the whole buffer as a tensor of each dtype
+        self._given = 0  # bytes at the beginning that `empty` gave away
 
     @classmethod
     def allocate(cls, count: int, size: int) -> list[SharedBuffer]:
@@ -43,14 +46,25 @@ class SharedBuffer:
             buffers += [cls(size, memory, i * size) for i in range(min(together, count - len(buffers)))]
         return buffers
 
+    def empty(self, count: int) -> Tensor:
+        """A tensor of so many floats, in the buffer if they fit: the next `pack` need not copy it."""
+        size = aligned(4 * count)
+        if size > self.size:
+            return torch.empty(count)
+        self._given = size
+        return self._view(torch.float32, count, 0)
+
     def pack(self, value: Any) -> bytes:
         """Write the value's tensors into the buffer and return the message to send; it holds what did not fit."""
         tensors: dict[str, Tensor] = {}
         skeleton = flatten(value, tensors)
         places: list[list[Any]] = []
-        at, overflow = 0, b""
+        at, overflow, self._given = self._given, b"", 0
         for path, data in on_host(tensors).items():
             size = data.numel() * data.element_size()
+            if (there := self._offset(data)) is not None:
+                places.append(placed(path, data, there))
+                continue
             fits = at + size <= self.size
             places.append(placed(path, data, at if fits else -1 - len(overflow)))
             if fits:
@@ -78,6 +92,13 @@ class SharedBuffer:
             return flat.pin_memory().to(device, non_blocking=True) if cuda else flat
 
         return unflatten(skeleton, read_tensors(places, read, device))
+
+    def _offset(self, data: Tensor) -> int | None:
+        """Where the tensor stands in this buffer; None if it stands elsewhere."""
+        whole = self._whole.get(data.dtype)
+        if whole is None or data.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+            return None
+        return data.data_ptr() - whole.data_ptr()
 
     def _view(self, dtype: torch.dtype, count: int, at: int) -> Tensor:
         whole = self._whole.get(dtype)
@@ -156,6 +177,19 @@ def from_array(array: NDArray[np.uint8], device: torch.device | None = None) -> 
         return tensor if device is None else tensor.to(device)
 
     return unflatten(head["skeleton"], read_tensors(head["places"], read, device))
+
+
+def packable(parts: Sequence[Part], states: Sequence[Client]) -> dict[str, Any]:
+    """The answer of a unit as a value: reports, bundles and states apart, as their classes are not sent."""
+    reports, bundles = ([p for p in parts if isinstance(p, kind)] for kind in (Report, Bundle))
+    return {"reports": reports, "bundles": bundles, "states": list(states)}
+
+
+def unpacked(answer: dict[str, Any]) -> tuple[list[Part], list[Client]]:
+    """What `packable` made a value of."""
+    parts: list[Part] = [Report(**fields) for fields in answer["reports"]]
+    parts += [Bundle.received(fields) for fields in answer["bundles"]]
+    return parts, [Client(**fields) for fields in answer["states"]]
 
 
 def aligned(size: int) -> int:

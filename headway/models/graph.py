@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ Run = Callable[..., Any]
 
 class United:
     """Some layers of a body, by name, that run as one call."""
+
+    kernels: ClassVar[tuple[str, ...]] = ()  # the parts of native code that it calls
 
     @property
     def first(self) -> str:

@@ -213,6 +213,12 @@ def for_prediction(body: nn.Module, native: bool) -> Plan | None:
     return plan_of(r.graph, training=False)
 
 
+def kernels(body: nn.Module) -> set[str]:
+    """The parts of native code that the body's plans call."""
+    plans = (for_training(body), for_prediction(body, native=True))
+    return {name for plan in plans if plan for call in plan.united for name in call.kernels}
+
+
 def layers_of(plan: Plan) -> dict[str, United]:
     """The calls of a plan by the name of the layer that each begins with."""
     return {call.first: call for call in plan.united}

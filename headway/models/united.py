@@ -17,6 +17,8 @@ from headway.models.native import linear, norm, pooled, winograd
 class Conv(United):
     """A convolution, in prediction with the normalisation after it folded in, a term that is added, and a ReLU."""
 
+    kernels = ("winograd",)
+
     conv: str
     norm: str = ""
     relu: bool = False
@@ -79,6 +81,8 @@ def fold(
 class NormThen(United):
     """A batch normalisation in training, a term that is added, and a ReLU."""
 
+    kernels = ("norm",)
+
     norm: str
     relu: bool
 
@@ -95,6 +99,8 @@ class NormThen(United):
 @dataclass(frozen=True)
 class ConvPool(United):
     """A convolution of stride 1, a 2x2 max pool, and perhaps a ReLU between them, which then runs after the pool."""
+
+    kernels = ("winograd", "pooled")
 
     conv: str
     relu: bool
@@ -119,6 +125,7 @@ class ConvPool(United):
 
 @dataclass(frozen=True)
 class Linear(United):
+    kernels = ("thin",)
     layer: str
 
     @property

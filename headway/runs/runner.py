@@ -16,7 +16,8 @@ from headway.base.signals import signals_to
 from headway.base.strict_json import strict
 from headway.base.wording import resume_call
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Report, Server, numbers
+from headway.core.reports import Reports
+from headway.core.state import Broadcast, Server, numbers
 from headway.engines.choice import engine_for, set_threads, store_for
 from headway.engines.ray.session import check_engine
 from headway.methods import recipe as parse_recipe
@@ -251,17 +252,17 @@ class Experiment:
         return Run(self.out)
 
     # ---- rounds
-    def after_round(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> None:
+    def after_round(self, server: Server, cast: Broadcast, reports: Reports) -> None:
         """Evaluate, write a line, write a checkpoint if it is time."""
         trained = time.monotonic() - self._clock
         s = self.task.settings
         row: dict[str, Any] = {"round": server.round}
         due = server.round % int(s.eval_every) == 0 or server.round == s.rounds
         row |= self._scores(server) if due else dict.fromkeys(SCORES)
-        losses = [r.loss for r in reports]
+        losses = reports.numbers("loss")
         row["train_loss"] = sum(losses) / len(losses)
         row["clients"] = len(reports)
-        row["bytes_up"] = sum(r.nbytes() for r in reports)
+        row["bytes_up"] = reports.nbytes()
         row["bytes_down"] = cast.nbytes() * len(reports)
         if traced := numbers(server.kept):
             row["trace"] = traced

@@ -1,38 +1,38 @@
-"""Cohorts: clients of a small model that train side by side in one batched program, instead of one after another.
+"""Cohorts: which clients of a small model train side by side in one batched program (together.py), and which alone.
 
-A step of a tiny model costs Python and dispatch rather than arithmetic. Here the parameters of M clients are stacked,
-[M, ...], and torch.func.vmap runs the recipe's own hooks for all of them. The result equals training one by one within
-rounding. Who trains together follows from the clients of the round alone, so no bit depends on the workers.
+The result equals training one by one within rounding. Who trains together follows from the clients of the round alone,
+so no bit depends on the workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.base.serialise import flatten, unflatten
+from headway.base.serialise import flatten
 from headway.base.tree import Tree, stream
-from headway.core.local import Batch, Local
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Client, Report
+from headway.core.reports import Reports
+from headway.core.state import Broadcast, Client
 from headway.data.partitions.partition import Lists
-from headway.models.net import Net
-from headway.training.client import detached_from, first_client, reported, train_client
-from headway.training.loop import set_mode
+from headway.training.client import first_client, train_client
 from headway.training.nets import kept
-from headway.training.sgd import fused_sgd, in_layout_of
-from headway.training.step_counts import batch_plan, gradient_weights, task_step
+from headway.training.perceptron import Perceptron, perceptron, train_perceptrons
 from headway.training.task import ClientData, Task
+from headway.training.together import Answers, train_together
 
 BYTES_TOGETHER = 3 * 2**20  # of the parameters of one cohort: with gradients and momentum they fit the cache
 MOST_TOGETHER, FEWEST_TOGETHER = 256, 8  # fewer gain too little
+BYTES_AT_ONCE, MOST_AT_ONCE = 8 * 2**20, 4096  # of the clients that one call of native code trains
+WORTH_A_CALL = 1e8  # floating-point operations of a unit
+MOST_NUMBERS = 1 << 23  # of the samples of one call
 MANY = 2_000  # clients that a run trains in all; for fewer, loading what vmap needs (0.3 s) takes longer
 MOST_WORK = 4e7  # floating-point operations of a client's step; above, one product keeps a core busy
 # Layers that compute each sample by itself, have no state and draw no random numbers.
@@ -40,13 +40,41 @@ LAYERS = (
     nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.ELU, nn.SiLU, nn.Tanh,
     nn.Sigmoid, nn.Softplus,
 )  # fmt: skip
-Answer = tuple[Report, Client]
+
+
+Unit = tuple[int, ...]
+Train = Callable[[Recipe, Task, Broadcast, Sequence[Client]], Answers]
+
+
+def at_once(task: Task) -> int:
+    """How many clients one call of native code trains at most."""
+    return max(1, min(MOST_AT_ONCE, BYTES_AT_ONCE // max(1, task.net_of({}).params().nbytes())))
+
+
+def in_calls(task: Task, units: Sequence[Unit]) -> Iterator[list[Unit]]:
+    """Units in groups that one call of native code trains: not so many that their samples fill the memory."""
+    group: list[Unit] = []
+    numbers, held = prod(task.dataset.shape), 0
+    for unit in units:
+        mine = sum(map(task.data.size, unit)) * numbers
+        if group and held + mine > MOST_NUMBERS:
+            yield group
+            group, held = [], 0
+        group.append(unit)
+        held += mine
+    yield group
+
+
+def plain_steps(task: Task) -> bool:
+    """Whether local steps are plain SGD on the samples as they are."""
+    s = task.settings
+    return not (task.augment or s.amp or s.clip_norm is not None or s.persist_momentum)
 
 
 def cohort_size(task: Task) -> int:
     """How many clients of this task train together, by a fixed rule; 1: one by one."""
     s, net = task.settings, task.net_of({})
-    if task.augment or s.amp or s.clip_norm is not None or s.persist_momentum:
+    if not plain_steps(task):
         return 1
     if s.rounds * max(1, int(s.sampling * len(task.data))) < MANY:
         return 1
@@ -62,12 +90,36 @@ def cohorts(recipe: Recipe, task: Task, ids: Sequence[int]) -> list[tuple[int, .
 
     Clients with the same number of batches stand together, so that most of their steps have the same shape.
     """
-    if task.cohort < FEWEST_TOGETHER or len(ids) < FEWEST_TOGETHER or not batches_together(recipe, task):
+    if net := native_perceptron(recipe, task):
+        work = 6.0 * net.numbers * sum(map(task.data.size, ids)) * task.epochs
+        calls = max(1, min(len(ids), round(work / WORTH_A_CALL)))  # small ones, so that all workers have some
+        most = min(task.at_once, -(-len(ids) // calls))
+    elif task.cohort >= FEWEST_TOGETHER and len(ids) >= FEWEST_TOGETHER and batches_together(recipe, task):
+        most = task.cohort
+    else:
         return [(k,) for k in ids]
     ordered = sorted(ids, key=lambda k: (-task.data.size(k), k))
-    count = -(-len(ordered) // task.cohort)
+    count = -(-len(ordered) // most)
     cuts = [len(ordered) * i // count for i in range(count + 1)]
     return [tuple(ordered[a:b]) for a, b in pairwise(cuts)]
+
+
+def native_perceptron(recipe: Recipe, task: Task) -> Perceptron | None:
+    """The layers, if native code trains clients of this recipe and a trial agrees; else None."""
+    if not task.at_once:
+        return None
+
+    def found() -> Perceptron | None:
+        net = perceptron(recipe, task) if allowed(recipe, task) else None
+        if net is None:
+            return None
+
+        def train(recipe: Recipe, task: Task, cast: Broadcast, clients: Sequence[Client]) -> Answers:
+            return train_perceptrons(recipe, task, cast, [clients], net)
+
+        return net if agrees(recipe, task, train) else None
+
+    return kept(task, f"native perceptron {recipe}", found)
 
 
 def batches_together(recipe: Recipe, task: Task) -> bool:
@@ -82,15 +134,15 @@ def allowed(recipe: Recipe, task: Task) -> bool:
     return one and not special and not recipe.acting("gradient") and not recipe.acting("equip")
 
 
-def agrees(recipe: Recipe, task: Task) -> bool:
+def agrees(recipe: Recipe, task: Task, train: Train = train_together) -> bool:
     """Whether made-up clients give the same together and one by one, within rounding, in the first and last round."""
     try:
-        return all(agrees_in(t, recipe, task) for t in {0, task.settings.rounds - 1})
+        return all(agrees_in(t, recipe, task, train) for t in {0, task.settings.rounds - 1})
     except Exception:  # a hook does what vmap or the made-up clients do not allow, such as looking at a value
         return False
 
 
-def agrees_in(t: int, recipe: Recipe, task: Task) -> bool:
+def agrees_in(t: int, recipe: Recipe, task: Task, train: Train) -> bool:
     """A round t of three made-up clients, together and one by one: whether both give the same within rounding."""
     sizes = [5, 4, 2]
     n = sum(sizes)
@@ -107,8 +159,12 @@ def agrees_in(t: int, recipe: Recipe, task: Task) -> bool:
     sent = recipe.broadcast(recipe.init_server(w, net))
     cast = Broadcast(t, w, Tree(), sent)
     clients = [first_client(recipe, small, cast, k) for k in range(len(sizes))]
-    together = train_together(recipe, small, cast, clients)
+    reports, states = train(recipe, small, cast, clients)
     alone = [train_client(recipe, small, cast, client) for client in clients]
+    kept_by = {client.id: client for client in states}
+    together = [
+        (report, kept_by.get(report.client, Client(report.client, Tree(), {}))) for report in Reports.of(reports)
+    ]
     return all(alike(a, b) for a, b in zip(together, alone, strict=True))
 
 
@@ -132,208 +188,27 @@ def shape_of(skeleton: Any) -> Any:
 
 
 def train_cohort(
-    recipe: Recipe, task: Task, cast: Broadcast, clients: Sequence[Client], own_memory: bool = True
-) -> list[Answer]:
-    """One round of several clients: the same as `train_client` for each, within rounding."""
-    if len(clients) == 1:
-        return [train_client(recipe, task, cast, clients[0], own_memory)]
-    try:
-        return train_together(recipe, task, cast, clients)
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
-        # what the trial could not see, such as notes that differ in numbers; an error of a hook comes again here
-        return [train_client(recipe, task, cast, client) for client in clients]
+    recipe: Recipe, task: Task, cast: Broadcast, clients: Sequence[Client], own_memory: bool = True,
+    empty: Callable[[int], Tensor] = torch.empty,
+) -> Answers:  # fmt: skip
+    """One round of several clients: the same as `train_client` for each, within rounding.
+
+    `empty`: memory for so many floats, where the caller wants the parameters.
+    """
+    if net := native_perceptron(recipe, task):
+        return train_perceptrons(recipe, task, cast, [clients], net, empty)
+    if len(clients) > 1:
+        try:
+            return train_together(recipe, task, cast, clients)
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
+            own_memory = True  # what the trial could not see, such as notes that differ in numbers: one by one
+    answers = [train_client(recipe, task, cast, client, own_memory) for client in clients]
+    return [report for report, _ in answers], [client for _, client in answers]
 
 
-def train_together(recipe: Recipe, task: Task, cast: Broadcast, clients: Sequence[Client]) -> list[Answer]:
-    """The same as one batched program."""
-    sizes = [task.data.size(client.id) for client in clients]
-    order = sorted(range(len(clients)), key=lambda i: (*(-part for part in divmod(sizes[i], task.batch_size)), i))
-    cohort = Cohort(recipe, task, cast, [clients[i] for i in order])
-    answers = dict(zip(order, cohort.answers(), strict=True))
-    return [answers[i] for i in range(len(clients))]
-
-
-class Cohort:
-    """Clients in the order of their batches: more full ones first, then larger last ones first."""
-
-    def __init__(self, recipe: Recipe, task: Task, cast: Broadcast, clients: Sequence[Client]) -> None:
-        self.recipe, self.task, self.cast, self.clients = recipe, task, cast, clients
-        (self.phase,), self.lr = recipe.local_phases(task.epochs), task.lr(cast.round)
-        self.net = task.working_net(recipe)
-        set_mode(self.net, self.phase, lone_sample=False)
-        self.x, self.y, self.rows = task.data.together([c.id for c in clients])
-        self.sizes = [len(rows) for rows in self.rows]
-        self.params = self._first_params()
-        self.shared = [name for name in self.params if recipe.share(name)]
-        self.personal = [name for name in self.params if name not in self.shared]
-        plain = task_step(task, self.lr)
-        self.steps = {name: self.phase.step(plain, name) for name in self.params if self.phase.trains(name)}
-        self.momentum = {name: torch.empty_like(self.params[name]) for name, s in self.steps.items() if s.momentum}
-        self.plans = {n: batch_plan(task, self.net, self.phase, n) for n in set(self.sizes)}
-        looks = recipe.acting("prepare") or recipe.acting("report")
-        self.locals = [self._local(i) for i in range(len(clients))] if looks else []
-        ready = [local.ready for local in self.locals] or [{}] * len(clients)
-        notes = list(zip((c.kept for c in clients), ready, strict=True))
-        self.notes = Stacked.of(notes if any(a or b for a, b in notes) else notes[:1])
-        self.functional = Functional(self.net)
-
-    def _first_params(self) -> dict[str, Tensor]:
-        """The parameters of all clients by name, [M, ...]: the shared ones as received, personal ones each its own."""
-        count = len(self.clients)
-        shared = {name: v.detach().expand(count, *v.shape).clone() for name, v in self.cast.w.items()}
-        own = {name: torch.stack([c.personal[name] for c in self.clients]) for name in self.clients[0].personal}
-        return {name: (shared | own)[name] for name in self.net.trainable()}
-
-    def _local(self, i: int) -> Local:
-        """Client i as its hooks see it before and after training."""
-        client, task, recipe = self.clients[i], self.task, self.recipe
-        x, y = task.data[client.id]
-        plan = self.plans[self.sizes[i]]
-        local = Local(
-            self.net, self.cast.w, x, y, self.cast.round, self.lr, recipe.share, client.kept, self.cast.sent,
-            step_weights=partial(gradient_weights, task, self.net, [self.phase], [plan], recipe, self.lr),
-        )  # fmt: skip
-        if not recipe.acting("prepare"):
-            return local
-        self.net.load(self.cast.w, client.personal)
-        return local.prepared(recipe.prepare(local))
-
-    def answers(self) -> list[Answer]:
-        """Train, and report for each client."""
-        streams = [stream(self.task.seed, "train", self.cast.round, c.id) for c in self.clients]
-        total, count = (torch.zeros(len(self.clients), device=self.x.device) for _ in range(2))
-        for epoch in range(self.phase.epochs):
-            rows = shuffled(self.rows, streams)
-            last = epoch == self.phase.epochs - 1
-            for a, b, start, end in slices(self.sizes, self.task.batch_size):
-                loss = self._step(a, b, rows[a:b, start:end], start, first=epoch == start == 0)
-                if last:
-                    total[a:b] += loss
-                    count[a:b] += 1
-        mean = (total / count).tolist()
-        return [self._answer(i, mean[i]) for i in range(len(self.clients))]
-
-    def _step(self, a: int, b: int, rows: Tensor, start: int, first: bool) -> Tensor:
-        """One step of clients a to b on batches of equal size; returns their losses, [b - a]."""
-        m, size = rows.shape
-        flat = rows.reshape(-1).to(self.x.device)
-        x = self.x.index_select(0, flat).view(m, size, *self.x.shape[1:])
-        y = self.y.index_select(0, flat).view(m, size)
-        params = {name: v[a:b].detach().requires_grad_(name in self.steps) for name, v in self.params.items()}
-        notes = self.notes.cut(a, b)
-        losses = torch.vmap(self._loss)(params, notes, x, y)
-        moved = {name: params[name] for name in self.steps}
-        grads = dict(
-            zip(moved, torch.autograd.grad(losses.sum(), list(moved.values()), allow_unused=True), strict=True)
-        )
-        if self.recipe.acting("correct"):
-            whole = {
-                name: torch.zeros_like(params[name]) if grads.get(name) is None else grads[name] for name in params
-            }
-            shared = {name: g for name, g in whole.items() if name in self.cast.w}
-            corrected = torch.vmap(self._corrected)(shared, params, notes)
-            grads = {name: corrected.get(name, whole[name]) for name in moved}
-        self._move(a, b, moved, grads, first)
-        return losses.detach()
-
-    def _move(self, a: int, b: int, moved: dict[str, Tensor], grads: Mapping[str, Tensor | None], first: bool) -> None:
-        """m <- momentum m + g + decay w, then w <- w - rate m, for clients a to b."""
-        for rates in set(self.steps.values()):
-            alike = {name: g for name, g in grads.items() if g is not None and self.steps[name] == rates}
-            with torch.no_grad():
-                params, found = [moved[name] for name in alike], [in_layout_of(moved[k], g) for k, g in alike.items()]
-                momenta = [self.momentum[name][a:b] for name in alike] if rates.momentum else []
-                fused_sgd(params, found, momenta, rates.rate, rates.momentum, rates.decay, first)
-
-    def _loss(self, params: dict[str, Tensor], notes: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """The recipe's loss of one client's batch, as `loop.Loss` computes it."""
-
-        def loss() -> Tensor:
-            recipe, local = self.recipe, self._seen(notes)
-            h = self.net.features(x)  # [B, d]
-            lifted = recipe.lift(h, y, local) if recipe.acting("lift") else h
-            batch = Batch(x, y, h, self.net.head(lifted), lifted)
-            value = recipe.criterion(batch, local)
-            return value + recipe.penalty(batch, local) if recipe.acting("penalty") else value
-
-        return self.functional.with_params(params, loss)
-
-    def _corrected(
-        self, g: dict[str, Tensor], params: dict[str, Tensor], notes: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """The corrected gradient of one client's shared parameters."""
-        seen = self._seen(notes)
-        return dict(self.functional.with_params(params, lambda: self.recipe.correct(Tree(g), seen)))
-
-    def _seen(self, notes: dict[str, Tensor]) -> Local:
-        """A client inside vmap: with its notes, without its samples."""
-        kept, ready = unflatten(self.notes.skeleton, notes)
-        cast, nothing = self.cast, torch.empty(0)
-        return Local(self.net, cast.w, nothing, nothing, cast.round, self.lr, self.recipe.share, kept, cast.sent, ready)
-
-    def _answer(self, i: int, loss: float) -> Answer:
-        client, recipe = self.clients[i], self.recipe
-        w = Tree({name: v[i] for name, v in self.params.items()})
-        send: dict[str, Any] = {}
-        keep = client.kept
-        up = Tree({name: w[name] for name in self.shared}) if self.personal else w
-        if recipe.acting("report"):
-            w = w.copy()  # notes may hold it, and would hold all clients' with it
-            self.net.load(w)
-            with torch.no_grad():
-                send, keep, up = reported(recipe, w.only(recipe.share), self.locals[i].trained(None))
-            send, keep, up = detached_from(self.net, [send, keep, up])
-        report = Report(client.id, self.sizes[i], self.plans[self.sizes[i]].steps, up, Tree(), send, loss)
-        return report, Client(client.id, Tree({name: w[name].clone() for name in self.personal}), keep)
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """A value of each client as one: tensors stacked in the order of the clients, [M, ...]; all else is the same."""
-
-    skeleton: Any
-    tensors: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> Stacked:
-        each: list[dict[str, Tensor]] = [{} for _ in values]
-        skeletons = [flatten(value, tensors) for value, tensors in zip(values, each, strict=True)]
-        if any(skeleton != skeletons[0] for skeleton in skeletons[1:]):
-            raise ValueError("the clients' notes differ in more than tensors")
-        return cls(skeletons[0], {path: torch.stack([t[path] for t in each]) for path in each[0]})
-
-    def cut(self, a: int, b: int) -> dict[str, Tensor]:
-        return {path: t[a:b] for path, t in self.tensors.items()}
-
-
-class Functional(nn.Module):
-    """Calls a function while the net's parameters are others, such as those of a client inside vmap."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, f: Callable[[], Any]) -> Any:
-        return f()
-
-    def with_params(self, params: dict[str, Tensor], f: Callable[[], Any]) -> Any:
-        with self.net.params_read_as(params):
-            return torch.func.functional_call(self, {f"net.{name}": v for name, v in params.items()}, (f,))
-
-
-def shuffled(rows: Sequence[Tensor], streams: Sequence[torch.Generator]) -> Tensor:
-    """The positions of each client's samples in the order of an epoch, [M, n]; short rows are filled with zeros."""
-    order = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    for i, (mine, rng) in enumerate(zip(rows, streams, strict=True)):
-        order[i, : len(mine)] = mine[torch.randperm(len(mine), generator=rng)]
-    return order
-
-
-def slices(sizes: Sequence[int], batch: int) -> Iterator[tuple[int, int, int, int]]:
-    """(a, b, start, end) of the steps of an epoch: clients a to b train on their samples from start to end."""
-    full = [n // batch for n in sizes]  # descending
-    for s in range(full[0]):
-        yield 0, sum(f > s for f in full), s * batch, (s + 1) * batch
-    for n in sorted(set(sizes), reverse=True):
-        if n % batch:
-            yield sizes.index(n), sizes.index(n) + sizes.count(n), n - n % batch, n
+def first_clients(recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Client]:
+    """The states of clients that have not trained yet."""
+    if recipe.acting("init_client") or recipe.acting("share"):
+        return [first_client(recipe, task, cast, k) for k in ids]
+    nothing = Tree()
+    return [Client(k, nothing, {}, nothing) for k in ids]

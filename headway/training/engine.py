@@ -10,7 +10,8 @@ from headway.base.lazy import Tensor
 from headway.base.tree import Tree
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Client, Report
+from headway.core.reports import Part
+from headway.core.state import Broadcast, Client
 from headway.models.net import Net
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Engine(Protocol):
     def tick(self) -> Tick:
         """Called before each client."""
 
-    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Part]:
         """One round of local training of these clients, reports in any order. Their new states wait for `commit`."""
 
     def commit(self) -> None:

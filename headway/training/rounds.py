@@ -9,13 +9,14 @@ from typing import Any, Protocol
 import torch
 
 from headway.base.names import in_body
-from headway.base.tree import mean, stream
+from headway.base.tree import stream
 from headway.core import compatibility
 from headway.core.arrived import Arrived
 from headway.core.compatibility import Setup, two_headed
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Report, Server, nbytes
+from headway.core.reports import Reports
+from headway.core.state import Broadcast, Server, nbytes
 from headway.models.net import Net
 from headway.training.engine import Engine, Store
 from headway.training.task import Task
@@ -24,7 +25,7 @@ from headway.training.task import Task
 class Watcher(Protocol):
     """A function that is called with the server and the reports after each round; it must not change them."""
 
-    def __call__(self, server: Server, cast: Broadcast, reports: Sequence[Report]) -> None: ...
+    def __call__(self, server: Server, cast: Broadcast, reports: Reports) -> None: ...
 
 
 def cast_of(server: Server, recipe: Recipe) -> Broadcast:
@@ -38,27 +39,25 @@ def predicting(server: Server, recipe: Recipe) -> Server:
     return replace(server, w=server.w | recipe.evaluated(server.w.only(recipe.share), server.kept))
 
 
-def run_round(server: Server, recipe: Recipe, task: Task, engine: Engine) -> tuple[Server, Broadcast, list[Report]]:
+def run_round(server: Server, recipe: Recipe, task: Task, engine: Engine) -> tuple[Server, Broadcast, Reports]:
     """select -> broadcast -> local training -> report -> aggregate -> server step."""
     chosen = task.everyone() if recipe.trains_everyone else task.sampling(server.round)
     cast = cast_of(server, recipe)
-    reports = engine.train(recipe, task, cast, chosen)
-    reports = sorted(reports, key=lambda r: r.client)  # a sum must not depend on the order of arrival
+    reports = Reports.of(engine.train(recipe, task, cast, chosen))  # ordered: no sum depends on the order of arrival
     after = combined(server, cast, reports, recipe, task)
     engine.commit()  # the round is complete: the new states of its clients are stored
     return after, cast, reports
 
 
 @torch.no_grad()
-def combined(server: Server, cast: Broadcast, reports: Sequence[Report], recipe: Recipe, task: Task) -> Server:
+def combined(server: Server, cast: Broadcast, reports: Reports, recipe: Recipe, task: Task) -> Server:
     """The server after a round: its new parameters, statistics and notes."""
     p, t = task.weights(reports), server.round
     arrived = Arrived(cast.w, reports, p, num_clients=len(task.data), round=t, lr=task.lr(t), kept=server.kept)
     arrived = replace(arrived, w_new=recipe.aggregate(arrived))
     arrived = replace(arrived, kept=server.kept | recipe.absorb(arrived))
     w = recipe.server_step(arrived.w_new, arrived)
-    stats = mean([r.stats for r in reports], p)
-    return Server(t + 1, server.w | w, server.stats | stats, arrived.kept)
+    return Server(t + 1, server.w | w, server.stats | reports.mean_stats(p), arrived.kept)
 
 
 def begin(recipe: Recipe, task: Task) -> Server:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +19,11 @@ from headway.base.errors import ConfigError
 from headway.base.tree import Tree, stream
 from headway.base.wording import option
 from headway.core.recipe import Recipe
-from headway.core.state import Report
+from headway.core.reports import Reports
 from headway.data import Dataset, augment, load
 from headway.data.partitions.partition import Lists, Partition, draw
 from headway.data.partitions.splits import Split, split
-from headway.models import MODELS, heads, native, pretrained
+from headway.models import MODELS, heads, native, pretrained, rewrite
 from headway.models.net import NATIVE, WHOLE, Net, Normalise
 from headway.training.devices import all_gpus, resolve_device, uploaded
 from headway.training.nets import kept, share_nets
@@ -44,12 +45,31 @@ class ClientData:
         i = torch.from_numpy(np.ascontiguousarray(self.parts[k])).to(self.x.device)
         return self.x.index_select(0, i), self.y.index_select(0, i)
 
-    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """(x, y, rows): tensors that hold the samples of these clients, and where those of each are."""
-        return self.x, self.y, [torch.from_numpy(np.ascontiguousarray(self.parts[k])) for k in ids]
+    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        """(x, y, rows, sizes): tensors that hold the samples of these clients, and where those of each are, [M, n].
+
+        Rows shorter than n end in zeros.
+        """
+        if type(self.parts) is Lists:
+            index, offsets = self.parts.index, self.parts.offsets[np.asarray(ids)]
+            sizes = self.parts.offsets[np.asarray(ids) + 1] - offsets
+            columns = np.arange(sizes.max())
+            held = columns < sizes[:, None]
+            rows = np.where(held, index[np.where(held, offsets[:, None] + columns, 0)], 0)
+            return self.x, self.y, torch.from_numpy(rows), sizes.tolist()
+        return self.x, self.y, *padded([np.asarray(self.parts[k]) for k in ids])
 
     def size(self, k: int) -> int:
         return int(self.parts.offsets[k + 1] - self.parts.offsets[k])
+
+
+def padded(each: Sequence[npt.NDArray[np.int64]]) -> tuple[Tensor, list[int]]:
+    """Lists of positions as the rows of one tensor that end in zeros, and their lengths."""
+    sizes = [len(positions) for positions in each]
+    rows = torch.zeros((len(each), max(sizes)), dtype=torch.int64)
+    for row, positions in zip(rows, each, strict=True):
+        row[: len(positions)] = torch.from_numpy(np.ascontiguousarray(positions))
+    return rows, sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +89,7 @@ class Task:
     chunk: int = WHOLE  # samples that are evaluated at once
     folded: bool = False  # predictions with normalisation folded into convolutions (models/rewrite.py)
     cohort: int = 1  # clients that train together at most (cohort.py)
+    at_once: int = 0  # clients of a perceptron that native code trains in one call; 0: it does not (perceptron.py)
     gpus: tuple[torch.device, ...] = ()  # if there are several: one worker each, and the run itself uses the CPU
 
     # ---- settings and data, as hooks and the training loop read them
@@ -126,10 +147,11 @@ class Task:
         everyone: list[int] = self.data.parts.able.tolist()
         return everyone
 
-    def weights(self, reports: Sequence[Report]) -> list[float]:
+    def weights(self, reports: Reports) -> list[float]:
         """The weights p_k of the reports, which sum to one."""
-        n = [r.n if self.settings.aggregation == "weighted" else 1 for r in reports]
-        return [n_k / sum(n) for n_k in n]
+        n = reports.numbers("n") if self.settings.aggregation == "weighted" else [1] * len(reports)
+        total = sum(n)
+        return [n_k / total for n_k in n]
 
     # ---- the model
     def net(self, recipe: Recipe) -> Net:
@@ -183,8 +205,8 @@ class Task:
         table = len(self.dataset.shape) != 3 and layout.startswith("channels_last")
         if table or layout == self.layout:
             return self
-        if layout.endswith(NATIVE):
-            native.ready()  # so that an error occurs before the first round
+        if layout.endswith(NATIVE):  # now, so that an error occurs before the first round
+            native.ready(rewrite.kernels(self.net_of({}).body))
         return replace(self, layout=layout)
 
     @property

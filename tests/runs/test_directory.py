@@ -43,7 +43,7 @@ def test_config_holds_what_is_needed_to_run_it_again(made):
     assert config["settings"]["rounds"] == 3
     assert config["settings"]["model"] == "mlp_small"
     how = {"device": "cpu", "threads": 1, "engine": "local", "store": "auto"}
-    how |= {"layout": "channels_first", "chunk": 512, "cohort": 1, "folded": True}
+    how |= {"layout": "channels_first", "chunk": 512, "cohort": 1, "folded": True, "at_once": 0}
     assert config["options"] == how
     assert set(config["versions"]) == {"headway", "python", "torch", "numpy", "machine"}
     assert config["command"][:3] == ["headway", "run", "fedavg"]

@@ -23,9 +23,10 @@ from headway.methods import REGISTRY
 from headway.methods import recipe as parse
 from headway.runs.directory import read_model
 from headway.training import cohort, defaults, rounds
-from headway.training.cohort import alike, batches_together, cohort_size, cohorts, slices
+from headway.training.cohort import alike, batches_together, cohort_size, cohorts
 from headway.training.settings import settings
 from headway.training.task import build
+from headway.training.together import slices
 
 WITH = {"dotreg": "sphere+dotreg", "algorithm2": "fedetf+algorithm2", "alg2": "fedetf+alg2"}
 TOGETHER = [

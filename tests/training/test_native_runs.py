@@ -55,7 +55,7 @@ def task(model: object = Tutorial, **more):
 @pytest.fixture
 def worth(monkeypatch):
     """Every run is large enough for native code."""
-    monkeypatch.setattr(defaults, "WORTH_NATIVE", 0.0)
+    monkeypatch.setattr(defaults, "WORTH_COMPILING", 0.0)
 
 
 @needs_compiler
@@ -70,9 +70,9 @@ def test_native_code_is_on_without_a_flag_where_it_computes_something(worth, mod
 @needs_compiler
 def test_it_is_left_out_where_it_does_not_pay_or_cannot_be(worth, monkeypatch):
     assert not defaults.by_rule(task("resnet8"), use_native=False).layout.endswith("+native")
-    monkeypatch.setattr(defaults, "WORTH_NATIVE", 1e15)
+    monkeypatch.setattr(defaults, "WORTH_COMPILING", 1e15)
     assert not defaults.by_rule(task("resnet8")).layout.endswith("+native")  # 3 x 96 images x 2 rounds: too short
-    monkeypatch.setattr(defaults, "WORTH_NATIVE", 0.0)
+    monkeypatch.setattr(defaults, "WORTH_COMPILING", 0.0)
     torch.set_num_threads(2)  # native code has one
     try:
         assert not defaults.by_rule(task("resnet8")).layout.endswith("+native")
@@ -84,7 +84,7 @@ def test_it_is_left_out_where_it_does_not_pay_or_cannot_be(worth, monkeypatch):
 
 @needs_compiler
 def test_a_compiler_that_fails_is_told_and_torch_trains(worth, monkeypatch):
-    def fails():
+    def fails(names):
         raise ConfigError("native: winograd.cpp could not be built (no space)")
 
     told: list[str] = []
@@ -93,10 +93,12 @@ def test_a_compiler_that_fails_is_told_and_torch_trains(worth, monkeypatch):
     assert told == ["note: torch trains the model: native: winograd.cpp could not be built (no space)"]
 
 
-def test_the_work_of_a_run_by_hand():
-    """Two linear layers of 4 x 3 and 3 x 2 numbers: 2 (12) of them in the body, three passes, 96 samples, 2 rounds."""
+def test_the_seconds_of_a_run_by_hand():
+    """A layer of 768 x 3 in the body, three passes, 96 samples of 3 clients, half a round, 5 epochs, 2 rounds."""
     made = task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 3), nn.Linear(3, 10)), epochs=5, sampling=0.5)
-    assert defaults.run_work(made, defaults.probed(made)) == 3 * 2 * 768 * 3 * 96 * 0.5 * 5 * 2
+    work, steps, clients = 3 * 2 * 768 * 3 * 96 * 5, 3 * 4 * 5, 3  # 32 samples a client are four batches of 8
+    expected = 0.5 * 2 * (work / 1e11 + steps * 1e-4 + clients * 3e-4)
+    assert defaults.run_seconds(made, defaults.probed(made)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("native", ["auto", "off"])
@@ -134,7 +136,7 @@ def test_a_run_continues_in_its_layout(tmp_path, worth, monkeypatch):
     max((run.path / "checkpoint").glob("round-*.json")).unlink()
     for name in ("summary.json", "model.safetensors"):
         (run.path / name).unlink()
-    monkeypatch.setattr(defaults, "WORTH_NATIVE", 1e30)  # by the rule of another version it would not have it
+    monkeypatch.setattr(defaults, "WORTH_COMPILING", 1e30)  # by the rule of another version it would not have it
     headway.resume(run.path, task=run.task)
     assert (run.path / "model.safetensors").read_bytes() == whole
     assert (run.path / "metrics.jsonl").read_bytes() == metrics

@@ -6,6 +6,7 @@ import torch
 from toy import OneWeight, skewed, task_of, two_clients
 
 from headway.base.tree import Tree
+from headway.core.reports import Reports
 from headway.core.state import Report
 from headway.methods import recipe as parse
 
@@ -31,8 +32,9 @@ def test_at_least_one_takes_part_and_never_one_without_data() -> None:
 
 
 def test_reports_weigh_by_their_examples_or_alike() -> None:
-    assert two_clients().weights([report(1), report(3)]) == [0.25, 0.75]
-    assert two_clients(aggregation="uniform").weights([report(1), report(3)]) == [0.5, 0.5]
+    reports = Reports.of([report(1), report(3)])
+    assert two_clients().weights(reports) == [0.25, 0.75]
+    assert two_clients(aggregation="uniform").weights(reports) == [0.5, 0.5]
 
 
 def test_a_client_gets_its_own_samples() -> None:

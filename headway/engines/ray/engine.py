@@ -23,13 +23,14 @@ from headway.base.machine import cores
 from headway.base.wording import option, resume_call
 from headway.core.phase import Phase
 from headway.core.recipe import Recipe
-from headway.core.state import Broadcast, Client, Report
+from headway.core.reports import Part
+from headway.core.state import Broadcast
 from headway.engines.local import LocalEngine, samples_or_positions
 from headway.engines.ray.session import Session, first_line
 from headway.engines.ray.shards import Shards
 from headway.engines.ray.worker import ClientWorker, Packed, order_of
 from headway.engines.store import ClientStore
-from headway.engines.transport import from_array, to_array
+from headway.engines.transport import from_array, to_array, unpacked
 from headway.models.net import Net, chunks
 from headway.training.cohort import cohorts
 from headway.training.engine import PersonalResult, Say, Tick
@@ -253,8 +254,8 @@ class RayEngine(LocalEngine):
         """Workers that died while training a client."""
         return self.group.deaths
 
-    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Report]:
-        reports: list[Report] = []
+    def train(self, recipe: Recipe, task: Task, cast: Broadcast, ids: Sequence[int]) -> list[Part]:
+        reports: list[Part] = []
         self._pending = []
         number, packed = self._broadcast(cast)
         units = sorted(cohorts(recipe, task, ids), key=lambda unit: (-sum(map(task.data.size, unit)), unit))
@@ -265,9 +266,9 @@ class RayEngine(LocalEngine):
             return number, packed, unit, *(self.shards.train(k) for k in unit), *(self._state_of(k) for k in unit)
 
         for _, answer in self.group.spread("train", keys, args, self.tick, "client", self._last_nodes):
-            for report, client in from_array(answer, task.device):
-                reports.append(Report(**report))
-                self._pending.append(Client(**client))
+            parts, states = unpacked(from_array(answer, task.device))
+            reports += parts
+            self._pending += states
         return reports
 
     def personal(

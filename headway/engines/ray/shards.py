@@ -26,7 +26,7 @@ from headway.models.net import chunks
 from headway.training.devices import resolve_device
 from headway.training.parts import augment_for, body_maker
 from headway.training.settings import Settings
-from headway.training.task import ClientData, Task
+from headway.training.task import ClientData, Task, padded
 
 if TYPE_CHECKING:
     from headway.engines.ray.worker import Packed
@@ -102,10 +102,11 @@ class Shard(ClientData):
     def size(self, k: int) -> int:
         return len(self[k][1])
 
-    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def together(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, list[int]]:
         each = [self[k] for k in ids]
-        rows = torch.arange(sum(len(y) for _, y in each)).split([len(y) for _, y in each])
-        return torch.cat([x for x, _ in each]), torch.cat([y for _, y in each]), list(rows)
+        ends = np.cumsum([len(y) for _, y in each])
+        rows = [np.arange(end - len(y), end) for end, (_, y) in zip(ends, each, strict=True)]
+        return torch.cat([x for x, _ in each]), torch.cat([y for _, y in each]), *padded(rows)
 
 
 def outline(dataset: Dataset) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from headway.core.state import Broadcast, Client
 from headway.data import Dataset, load
 from headway.engines.local import evaluate_personal, surveyed
 from headway.engines.ray.shards import outline, task_without_data, with_samples
-from headway.engines.transport import from_array, to_array
+from headway.engines.transport import from_array, packable, to_array
 from headway.methods import recipe as parse_recipe
 from headway.methods import recorded_plugins
 from headway.models.net import Net
@@ -142,7 +142,7 @@ class ClientWorker:
         received, count = self._cast(number, cast), len(unit)
         task = with_samples(self.task, dict(zip(unit, sent[:count], strict=True)))
         clients = [self._client(received, k, state) for k, state in zip(unit, sent[count:], strict=True)]
-        return to_array(train_cohort(self.recipe, task, received, clients, own_memory=False))
+        return to_array(packable(*train_cohort(self.recipe, task, received, clients, own_memory=False)))
 
     def personal(
         self, number: int, cast: Packed, k: int, data: Packed, test: Packed, client: Packed | None, *how: Any

@@ -3,12 +3,15 @@
 They compute the same as torch, with sums in another order, or by another algorithm that rounds about as little.
 """
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headway.models.native import norm, pooled, thin, winograd
+from headway.models.native import mlp, norm, pooled, thin, winograd
 from headway.models.native.build import flags, has_wide_vectors
 
-__all__ = ["has_wide_vectors", "ready", "sources"]
+__all__ = ["PARTS", "has_wide_vectors", "ready", "sources"]
+PARTS = {"winograd": winograd, "pooled": pooled, "norm": norm, "thin": thin, "mlp": mlp}
 
 
 def sources() -> list[bytes]:
@@ -18,7 +21,7 @@ def sources() -> list[bytes]:
     return [*files, " ".join(flags()).encode()]
 
 
-def ready() -> None:
-    """Compile the code, so that an error occurs before the first round."""
-    for part in (winograd, pooled, norm, thin):
-        part.kernel()
+def ready(names: Iterable[str] = tuple(PARTS)) -> None:
+    """Compile these parts, side by side, so that an error occurs before the first round."""
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda name: PARTS[name].kernel(), names))

@@ -20,7 +20,7 @@ from headway.base.cache import cache_dir
 from headway.base.errors import ConfigError
 from headway.base.wording import option
 
-FLAGS = ("-O3", "-std=c++17", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+FLAGS = ("-O3", "-std=c++17", "-march=native", "-ffp-contract=fast", "-pthread", "-shared", "-fPIC")
 LEFT_OUT = {"AVX2": ("-mno-avx512f",), "DEFAULT": ("-mno-avx",)}  # by torch's instruction set, on x86
 
 

@@ -30,23 +30,34 @@ struct Vector {
 template <int L>
 struct Some {
   using Lanes = typename Vector<L>::Lanes;
-  explicit Some(int64_t lanes) : n(static_cast<int>(std::min<int64_t>(lanes, L))) {
-    for (int i = 0; i < L; ++i) mask[i] = i < n ? -1 : 0;
+  explicit Some(int64_t lanes) : n(static_cast<int>(std::min<int64_t>(lanes, L))) {}
+#if defined(__AVX__)
+  __m256i mask() const {  // for eight lanes
+    alignas(32) static const int32_t bits[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bits + 8 - n));
   }
+#endif
   Lanes load(const float* p) const {
 #if defined(__AVX512F__)
     if constexpr (L == 16) return (Lanes)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
 #endif
 #if defined(__AVX__)
-    if constexpr (L == 8) return (Lanes)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i*)mask));
+    if constexpr (L == 8) return (Lanes)_mm256_maskload_ps(p, mask());
 #endif
     Lanes v = {};
     for (int i = 0; i < n; ++i) v[i] = p[i];
     return v;
   }
-  void store(float* p, Lanes v) const { std::memcpy(p, &v, 4 * n); }
+  void store(float* p, Lanes v) const {
+#if defined(__AVX512F__)
+    if constexpr (L == 16) return _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), (__m512)v);
+#endif
+#if defined(__AVX__)
+    if constexpr (L == 8) return _mm256_maskstore_ps(p, mask(), (__m256)v);
+#endif
+    for (int i = 0; i < n; ++i) p[i] = v[i];
+  }
   const int n;
-  int32_t mask[L];
 };
 
 inline int64_t parts(int64_t whole, int64_t most) { return (whole + most - 1) / most; }

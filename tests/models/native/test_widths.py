@@ -68,7 +68,7 @@ def test_narrower_vectors_than_those_of_this_processor(name):
         pytest.skip("this processor has no AVX2")
     folder = Path(__file__).parent
     call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_widths.py")]
-    tests = [*call, *(str(folder / f"test_{name}.py") for name in ("thin", "pooled", "winograd", "norm"))]
+    tests = [*call, *(str(folder / f"test_{name}.py") for name in ("thin", "pooled", "winograd", "norm", "mlp"))]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(tests, env=environment | {OTHER: name}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -76,7 +76,7 @@ def test_narrower_vectors_than_those_of_this_processor(name):
 
 @x86
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump reads the machine code")
-@pytest.mark.parametrize("source", ["thin.cpp", "pooled.cpp", "winograd.cpp", "norm.cpp"])
+@pytest.mark.parametrize("source", ["thin.cpp", "pooled.cpp", "winograd.cpp", "norm.cpp", "mlp.cpp"])
 def test_multiply_adds_are_fused_and_as_wide_as_torchs(source):
     code = subprocess.check_output(["objdump", "-d", build.library(source)._name], text=True)
     fused = {line[-1] for line in re.findall(r"vfmadd\S+p[sd]\s.*%([xyz])mm", code)}
